@@ -10,7 +10,7 @@ DEV_READY := .venv/.dev-ready
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-all tests every-test browser check fault bench bench-peers docs screenshots lock clean
+.PHONY: help run test test-all tests every-test browser check package fault bench bench-peers docs screenshots lock clean
 
 help:
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,9 @@ check: $(DEV_READY) ## Lint, format, types, import contracts, spelling, the Java
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/python -m tests.sdk.sdk_build
+
+package: $(DEV_READY) ## Build the distributions in dist/, and try them in an empty environment
+	$(BIN)/python scripts/check_package.py
 
 fault: $(DEV_READY) ## Run the fault tests at full length
 	TREADLE_FAULT=full $(BIN)/pytest -n 2 --timeout 5400 -rA --show-capture=no tests/fault tests/model \

@@ -19,17 +19,18 @@ from typing import Any
 
 import uvloop
 
-from bench import api, events, flows, limits, pages, scenarios, webhooks
+from bench import api, children, events, flows, limits, pages, retention, scenarios, webhooks
+from bench.imports import RUNS, imports
 from bench.report import render
 from bench.scenarios import Figures, run
 from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
-    "limits enqueue drain topics processes threads pickup delayed scheduled flows backlog ended snapshot single http "
-    "pages webhooks streams memory idle"
+    "limits enqueue drain topics processes threads pickup delayed scheduled flows children backlog ended retention "
+    "snapshot single http pages webhooks streams memory idle imports"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
-ONCE = frozenset("ended snapshot pages streams memory idle".split())
+ONCE = frozenset("ended retention snapshot pages streams memory idle imports".split())
 ROUNDS = 3
 
 
@@ -151,10 +152,18 @@ class Bench:
             uvloop.run(flows.load(url, jobs))
             figures |= run(flows.steps(url, self.folder, jobs))
         with self.store.fresh() as url:
+            figures |= run(flows.map_items(url, self.folder, 500 if self.quick else 10_000))
+        with self.store.fresh() as url:
             uvloop.run(flows.park(url, waiting))
             uvloop.run(scenarios.load(url, plain))
             beside = run(scenarios.drain(url, self.folder, plain, self.store.server_cpu))
         return figures | {"drain, 10,000 waiting /s": beside["drain /s"]}
+
+    def children(self) -> Figures:
+        """Many parents with a few children each, and one with very many, in windows."""
+        parents, items = (20, 200) if self.quick else (1_000, 10_000)
+        with self.store.fresh() as url:
+            return run(children.families(url, parents, items))
 
     def backlog(self) -> Figures:
         rows = 10_000 if self.quick else 1_000_000
@@ -164,6 +173,16 @@ class Bench:
 
     def ended(self) -> Figures:
         return self._drain("drain, ended kept", fill="ended", rows=10_000 if self.quick else 10_000_000)
+
+    def retention(self) -> Figures:
+        """A pass over old jobs beside a drain, against a drain of the same round without one."""
+        old, jobs = (5_000, 2_000) if self.quick else (1_000_000, 200_000)
+        figures = self._drain("drain without retention", jobs, fill="ended", rows=old)
+        with self.store.fresh() as url:
+            uvloop.run(scenarios.fill(url, "old", old))
+            uvloop.run(scenarios.load(url, jobs))
+            beside = retention.beside_a_drain(url, self.folder, old, jobs, self.store.server_cpu, 120)
+            return figures | run(beside)
 
     def snapshot(self) -> Figures:
         if self.store.name != "postgres":
@@ -211,6 +230,11 @@ class Bench:
         with self.store.fresh() as url:
             uvloop.run(scenarios.load(url, few))
             return run(scenarios.memory_growth(url, self.folder, few, many))
+
+    def imports(self) -> Figures:
+        """What a program pays that only enqueues."""
+        with self.store.fresh() as url:
+            return imports(url, self.folder, 1 if self.quick else RUNS)
 
     def idle(self) -> Figures:
         with self.store.fresh() as url:

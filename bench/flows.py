@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.processes import workers
 from bench.scenarios import Figures, remaining, settle_disk
-from bench.work import STEPS, declare_steps, payload
+from bench.work import STEPS, declare_map, declare_steps, payload
 from treadle import Queue
 
 LIMIT_S = 60.0
@@ -38,6 +38,23 @@ async def steps(url: str, folder: Path, jobs: int) -> Figures:
             if done != wanted or await remaining(queue.store):
                 raise SystemExit(f"flows: {done:,} of {wanted:,} steps ran in {LIMIT_S:.0f} s")
             return {"flow steps /s": done / (ended - first), "worker us/step": (group.cpu() - cpu) / done * 1e6}
+
+
+async def map_items(url: str, folder: Path, items: int) -> Figures:
+    """One job that maps over a list, on one worker: from its first item's start until it has ended."""
+    async with Queue(url) as queue:
+        declare_map(queue, lambda job: None)
+        await queue.save_templates()
+        with workers(folder, url, 1, flow=True) as group:
+            group.ready()
+            job = await queue.enqueue("map", {"items": items})
+            before = group.memory()
+            await job.result(LIMIT_S)
+            ended = time.time()
+            done, first, _ = group.read()
+            if done != items:
+                raise SystemExit(f"flows: {done:,} of {items:,} items ran")
+            return {"map items /s": done / (ended - first), "map memory MB": group.memory() - before}
 
 
 async def park(url: str, jobs: int) -> None:

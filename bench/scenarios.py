@@ -292,7 +292,7 @@ async def memory_growth(url: str, folder: Path, few: int, many: int) -> Figures:
 
 
 async def fill(url: str, kind: str, rows: int) -> None:
-    """Rows by SQL, as the engine would have written them: `other` topic, `future`, or `ended`."""
+    """Rows by SQL, as the engine would have written them: `other` topic, `future`, `ended`, or `old`."""
     async with Queue(url) as queue:
         await queue.enqueue("filler" if kind != "waiting" else "noop", payload())
         store = queue.store
@@ -309,9 +309,10 @@ async def fill(url: str, kind: str, rows: int) -> None:
 _BODY = json.dumps(payload(), separators=(",", ":"))
 
 
-def _just_now() -> int:
-    """So that retention has nothing to do with them yet."""
-    return int(time.time() * 1000)
+def _ended(kind: str) -> str:
+    """Just now, so that retention has nothing to do with them yet, or one a millisecond a month ago."""
+    now = int(time.time() * 1000)
+    return str(now) if kind == "ended" else f"{now - 30 * 86_400_000} + n"
 
 
 def _fill_postgres(kind: str, rows: int) -> list[str]:
@@ -329,7 +330,7 @@ def _fill_postgres(kind: str, rows: int) -> list[str]:
         return [jobs + "INSERT INTO treadle.later (n, lane, run_at, attempt) SELECT n, lane, run_at, 0 FROM j"]
     return [
         jobs + "INSERT INTO treadle.outcomes (n, token, topic, status, attempt, ended_at) "
-        f"SELECT n, 1, 'filler', 'completed', 1, {_just_now()} FROM j"
+        f"SELECT n, 1, 'filler', 'completed', 1, {_ended(kind)} FROM j"
     ]
 
 
@@ -343,12 +344,16 @@ def _fill_sqlite(kind: str, rows: int) -> list[str]:
         f"'{_BODY}' FROM s"
     )
     chosen = "FROM treadle_jobs WHERE id LIKE 'fill-%'"
+    ended = (
+        "INSERT INTO treadle_outcomes (n, token, topic, status, attempt, ended_at) "
+        f"SELECT n, 1, 'filler', 'completed', 1, {_ended(kind)} {chosen}"
+    )
     place = {
         "other": f"INSERT INTO treadle_ready SELECT lane, run_at, n, 0, 3, 0 {chosen}",
         "waiting": f"INSERT INTO treadle_ready SELECT lane, run_at, n, 0, 3, 0 {chosen}",
         "future": f"INSERT INTO treadle_later (n, lane, run_at, attempt) SELECT n, lane, run_at, 0 {chosen}",
-        "ended": "INSERT INTO treadle_outcomes (n, token, topic, status, attempt, ended_at) "
-        f"SELECT n, 1, 'filler', 'completed', 1, {_just_now()} {chosen}",
+        "ended": ended,
+        "old": ended,
     }
     return [insert, place[kind]]
 

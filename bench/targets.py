@@ -56,6 +56,13 @@ TARGETS = [
         0.25,
         of="bare drain 100 /s",
     ),
+    *_both(
+        "drain beside a pass of retention over 1,000,000 old jobs, of one without",
+        "drain beside retention /s",
+        at_least=0.9,
+        of="drain without retention /s",
+    ),
+    *_both("jobs deleted by retention beside a drain, per second", "deleted by retention /s", at_least=2_000, digits=0),
     Target("2 worker processes, of one", "sqlite", "drain 2 /s", 1.0, of="drain /s"),
     Target("2 worker processes, of one", "postgres", "drain 2 /s", None, None, of="drain /s"),
     Target("10 worker processes, jobs/s", "postgres", "drain 10 /s", 20_000, digits=0),
@@ -79,12 +86,18 @@ TARGETS = [
         at_least=0.25,
         of="drain without flows /s",
     ),
+    *_both("map over 10,000 items, items/s, of flow steps/s", "map items /s", at_least=0.5, of="flow steps /s"),
+    *_both("map over 10,000 items, growth of the worker's memory, MB", "map memory MB", at_most=30),
     *_both(
         "drain with 10,000 waiting jobs, of the empty database",
         "drain, 10,000 waiting /s",
         at_least=0.95,
         of="drain without flows /s",
     ),
+    *_both(
+        "a map of 10,000 children in windows of 8: second half, of the first", "map, second half / first", at_most=1.3
+    ),
+    *_both("a map of 10,000 children: memory growth, MB", "map, memory growth MB", at_most=40, digits=0),
     *_both(
         "drain with 1M jobs of another topic, of the empty database", "drain, 1M other /s", at_least=0.9, of="drain /s"
     ),
@@ -110,6 +123,12 @@ TARGETS = [
     *_both("worker memory at rest, MB", "idle worker MB", at_most=80, digits=0),
     *_both("growth of a worker's memory from 100,000 to 1,000,000 jobs, %", "memory growth %", at_most=5, digits=1),
     Target("idle, 10 workers, statements/s", "postgres", "idle statements /s", at_most=20, digits=1),
+    *_both("CPU of `import treadle`, of `import pydantic`", "import treadle ms", at_most=1.5, of="import pydantic ms"),
+    *_both(
+        "CPU of `import` and a first enqueue, of pydantic's `BaseModel`",
+        "import and enqueue ms",
+        of="import pydantic.BaseModel ms",
+    ),
     *_both("idle, 10 workers, CPU %", "idle CPU %", at_most=2, digits=1),
     *_both("p99 of one awaited enqueue with 1M jobs waiting, ms", "enqueue p99 ms, 1M waiting", at_most=5),
     *_both("p99 of one claim with 1M jobs waiting, ms", "claim p99 ms, 1M waiting", at_most=10),

@@ -32,6 +32,11 @@ def payload() -> Noop:
     return {"t": time.time(), "kind": "noop", "user": 123456, "pad": "x" * 40}
 
 
+class MapPayload(TypedDict):
+    items: int
+
+
+NOTHING = payload()
 STEPS = 10
 
 
@@ -45,6 +50,24 @@ def declare_steps(queue: Queue, hit: Callable[[Noop], None]) -> None:
 
     for number in range(STEPS):
         flow.step(name=f"step {number}")(step)
+
+
+def declare_map(queue: Queue, hit: Callable[[Noop], None]) -> None:
+    """A flow that maps over a list of items, each of which does nothing."""
+    flow: Flow[MapPayload] = queue.flow("map")
+
+    @flow.step
+    async def numbers(ctx: Context, job: MapPayload) -> list[int]:
+        return list(range(job["items"]))
+
+    @flow.step(map=numbers, limit=50)
+    async def each(ctx: Context, job: MapPayload, number: int) -> dict[str, bool]:
+        hit(NOTHING)
+        return {"ok": True}
+
+    @flow.step
+    async def count(ctx: Context, job: MapPayload) -> int:
+        return len(ctx.results["each"])
 
 
 def topics(count: int) -> list[str]:
@@ -88,6 +111,7 @@ async def main(url: str, path: Path, options: dict[str, Any]) -> None:
         queue.register(topic, noop_in_thread if options.get("threads") else noop)
     if options.get("flow"):
         declare_steps(queue, tally.hit)
+        declare_map(queue, tally.hit)
     await queue.open()
     path.with_suffix(".ready").touch()
     await queue.work(slots=options.get("slots", 50), signals=True, drain="5s")

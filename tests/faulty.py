@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, cast
 
 from treadle import Queue, StoreUnavailable
+from treadle.policy.retention import Rules
 from treadle.queue.enqueueing.intake import Intake
 from treadle.store.protocol import Store
 
@@ -40,6 +41,14 @@ class FaultyStore:
         if verb in ("open", "close") or not inspect.iscoroutinefunction(attribute):
             return attribute
         return functools.partial(self._call, verb, attribute)
+
+    @property
+    def retention(self) -> Rules:
+        return self._store.retention
+
+    @retention.setter
+    def retention(self, rules: Rules) -> None:
+        self._store.retention = rules
 
     async def _call(self, verb: str, call: Around, *values: Any, **options: Any) -> Any:
         self.calls[verb] += 1

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("store", ["sqlite", "postgres"])
 def test_every_figure_is_measured(store: str, tmp_path: Path) -> None:
     report = tmp_path / "report.md"
-    sections = "limits,enqueue,drain,pickup,flows,http,webhooks"
+    sections = "limits,enqueue,drain,pickup,flows,http,webhooks,imports"
     command = [sys.executable, "-m", "bench", "--quick", "--store", store, "--only", sections, "--output", str(report)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -28,6 +28,8 @@ def test_every_figure_is_measured(store: str, tmp_path: Path) -> None:
         "enqueue_many /s",
         "drain /s",
         "flow steps /s",
+        "import treadle ms",
+        "import and enqueue ms",
         "webhooks /s",
     ):
         assert float(figures[name].replace(",", "")) > 0, name

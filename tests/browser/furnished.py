@@ -11,7 +11,9 @@ from pydantic import BaseModel, Field
 
 from tests.browser.site import Site, site
 from tests.dashboard.flow_jobs import write
+from tests.http.test_webhooks import age
 from treadle.model.steps import StepState
+from treadle.model.webhooks import SettledDelivery, Try, TryAgain
 from treadle.policy.lifecycle import Failed
 
 PAGES = [
@@ -43,6 +45,12 @@ PAGES = [
     "/templates",
     "/templates/report",
     "/templates/report/use/1",
+    "/webhooks?open=ops&delivery=1",
+    "/webhooks?open=off",
+    "/webhooks/ops/edit",
+    "/webhooks/ops/rotate",
+    "/webhooks/ops/since",
+    "/new-webhook",
 ]
 
 
@@ -83,7 +91,23 @@ def furnished(people_file: object, tmp_path_factory: pytest.TempPathFactory) -> 
         plan(found)
         found.worker("host:1:abc")
         found.run(found.queue.pause("later"))
+        found.run(hook(found))
         yield found
+
+
+async def hook(found: Site) -> None:
+    """Two endpoints: one that fails, with a delivery, and one that was switched off."""
+    webhooks, store = found.queue.webhooks, found.queue.store
+    await webhooks.create("https://example.com/hook", id="ops", description="On call", topics=["hooked"])
+    await webhooks.create("https://example.org/", id="off", topics=["hooked"], enabled=False)
+    await age(found.queue)
+    job = await found.queue.enqueue("hooked", {})
+    await found.hands.do(job)
+    claim = await store.claim_deliveries("test", 60_000)
+    again = TryAgain(claim.now_ms + 600_000)
+    await store.settle_deliveries(
+        [SettledDelivery(one, Try(503, None, 204, "busy"), again) for one in claim.deliveries]
+    )
 
 
 def flow(found: Site) -> None:

@@ -12,7 +12,7 @@ from tests.browser.site import Site
 from treadle.model.status import Status
 
 PAGES = {"o": "/_/", "e": "/_/errors", "j": "/_/jobs", "t": "/_/topics", "c": "/_/schedules", "w": "/_/workers"}
-PAGES |= {"p": "/_/templates", "s": "/_/system"}
+PAGES |= {"p": "/_/templates", "s": "/_/system", "h": "/_/webhooks"}
 
 
 def test_g_and_a_letter_open_each_page(person: Person) -> None:

@@ -22,7 +22,20 @@ GROUPS = {
     "user": ["create", "update", "list", "delete"],
     "api-key": ["create", "list", "revoke"],
 }
-COMMANDS = ["serve", "worker", "enqueue", *GROUPS, "stats", "top", "reclaim", "doctor", "migrate", "bench", "demo"]
+COMMANDS = [
+    "serve",
+    "worker",
+    "enqueue",
+    *GROUPS,
+    "stats",
+    "top",
+    "reclaim",
+    "doctor",
+    "rotate-key",
+    "migrate",
+    "bench",
+    "demo",
+]
 GROUPED = [[group, name] for group, names in GROUPS.items() for name in names]
 SECRET = "s3cr3t"
 

@@ -50,3 +50,12 @@ def test_a_name_without_a_live_worker_is_a_failure(treadle: Command) -> None:
     lease(treadle)
     for verb in ("drain", "undrain"):
         assert "no live worker has the name nobody" in treadle("workers", verb, "nobody").refused(1)
+
+
+def test_a_group_of_topics_is_paused_and_resumed(app: Command) -> None:
+    app("enqueue", "greet", '{"name": "Ada"}').done()
+    assert app("topics", "pause", "gr*").done().out == "gr* is paused until it is resumed\n"
+    assert "paused" in app("topics", "list").done().out
+    assert app("topics", "resume", "gr*").done().out == "gr* is running again\n"
+    listed = app("topics", "list", "--json").done().json["items"]
+    assert [one["topic"] for one in listed if one["paused"] or "*" in one["topic"]] == []

@@ -142,7 +142,30 @@ PROBLEMS += [
     (
         "an answer that its waiting step has not got",
         "SELECT a.n, a.name FROM {answers} a JOIN {steps} s ON s.n = a.n AND s.name = a.name AND s.key = a.key "
-        "JOIN {parked} k ON k.n = a.n WHERE s.state = 'waiting'",
+        "JOIN {parked} k ON k.n = a.n WHERE s.state = 'waiting' AND s.child IS NULL AND s.children_made IS NULL",
+    ),
+    (
+        "a step that waits for a child that has ended or is gone",
+        "SELECT s.n, s.name FROM {steps} s WHERE s.state = 'waiting' AND s.child IS NOT NULL AND NOT EXISTS "
+        "(SELECT 1 FROM {jobs} j WHERE j.id = s.child AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n)) "
+        "UNION ALL SELECT c.n, c.name FROM {children} c JOIN {steps} s ON s.n = c.n AND s.name = c.name AND s.key = '' "
+        "WHERE s.state = 'waiting' AND c.state = 'waiting' AND NOT EXISTS "
+        "(SELECT 1 FROM {jobs} j WHERE j.id = c.child AND NOT EXISTS (SELECT 1 FROM {outcomes} o WHERE o.n = j.n))",
+    ),
+    (
+        "a step with wrong counts of its children",
+        "SELECT s.n, s.name FROM {steps} s WHERE s.state = 'waiting' AND s.children_made IS NOT NULL AND "
+        "(s.children_left, s.children_failed) <> (SELECT count(CASE c.state WHEN 'waiting' THEN 1 END), "
+        "count(CASE c.state WHEN 'failed' THEN 1 END) FROM {children} c WHERE c.n = s.n AND c.name = s.name)",
+    ),
+    (
+        "a parked job whose children have all ended",
+        "SELECT k.n FROM {parked} k WHERE k.until IS NULL AND NOT EXISTS (SELECT 1 FROM {steps} s WHERE s.n = k.n "
+        "AND s.state = 'waiting' AND coalesce(s.children_left, 1) > 0)",
+    ),
+    (
+        "children of no job",
+        "SELECT c.n FROM {children} c WHERE NOT EXISTS (SELECT 1 FROM {jobs} j WHERE j.n = c.n)",
     ),
     (
         "a job that waits for nothing",
@@ -167,6 +190,7 @@ TIMES = {
     "deadlines": ["expires_at"],
     "parked": ["until"],
     "steps": ["started_at", "ended_at", "until"],
+    "children": ["started_at", "ended_at"],
     "answers": ["created_at"],
     "channels": ["created_at"],
     "deliveries": ["created_at", "finished_at"],
@@ -175,6 +199,8 @@ TIMES = {
     "events": ["created_at"],
     "leaders": ["until", "since", "reported_at"],
     "topics": ["paused_until"],
+    "pauses": ["paused_until"],
+    "stale_marks": ["ended_at"],
     "records": ["created_at", "updated_at"],
 }
 

@@ -32,7 +32,7 @@ from treadle.store.values import (
     RecordWrite,
     StepKey,
     StepWrite,
-    TopicRate,
+    TopicOptions,
     Touch,
 )
 from treadle.testing.workbench import DAY, HOUR, LEASES_ONLY, MINUTE, SECOND, Workbench, new_job, settlement
@@ -296,7 +296,7 @@ async def expire(bench: Workbench, count: int) -> None:
 
 
 async def rated(bench: Workbench, count: int) -> list[str]:
-    await bench.store.write_records([], rates=[TopicRate("mail", 10**6, SECOND)])
+    await bench.store.write_records([], topics=[TopicOptions("mail", 10**6, SECOND)])
     return await bench.enqueue(count)
 
 

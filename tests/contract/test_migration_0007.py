@@ -18,7 +18,7 @@ from treadle.testing.workbench import HOUR, Workbench, new_job
 pytestmark = pytest.mark.empty_database
 SIZE = 100
 NEW = set("parent_id parent_step parent_key parent_generation webhook_url webhook_sent track_hash release".split())
-LATER = {"output", "channels", "deliveries", "outbox"}
+LATER = {"output", "channels", "deliveries", "outbox", "children", "stale_marks", "pauses"}
 """Tables that came after it."""
 # A row in each table that the backlog leaves empty.
 OTHERS = [

@@ -16,6 +16,7 @@ from tests.servers import PostgresServer
 from treadle.model.errors import InvalidInput
 from treadle.model.payload import dumps
 from treadle.policy import rules
+from treadle.policy.retention import Ages, Former, Rules
 from treadle.store.protocol import Store
 from treadle.store.values import NewJob
 from treadle.store.views import Listing
@@ -110,6 +111,12 @@ async def filled(bench: Workbench) -> list[dict[str, Any]]:
             await bench.make(state, topic=f"t.{state}.{age}", **random_options(chance))
         await bench.pass_time(age)
     await bench.store.insert([random_job(chance, number) for number in range(PLAIN)])
+    bench.store.retention = Rules(
+        30 * DAY,
+        by_status={"failed": Ages(DAY), "cancelled": Ages(9 * DAY)},
+        by_topic={f"t.completed.{8 * DAY}": Ages(0), "t.expired.0": Ages(0), f"t.failed.{8 * DAY}": Ages(100 * DAY)},
+        former=(Former(await bench.store.now(), Rules(7 * DAY, by_status={"completed": Ages(100 * DAY)})),),
+    )
     return [job.as_json() for job in await bench.store.list(Listing(limit=1000))]
 
 

@@ -251,7 +251,8 @@ async def test_a_waiting_job_says_which_step_waits_and_when_it_gives_up(visitor:
     page = await visitor.text(f"/_/jobs/{job.id}")
     assert "Step approve waits for an answer. It gives up in 2d 23h ." in page
     assert "Waiting for" in page
-    assert f"await queue.signal('{job.id}', 'approve', True)" in page
+    code = f"await queue.signal('{job.id}', 'approve', {{'ok': "
+    assert code in page, "an object where the schema wants one"
     assert f"/api/jobs/{job.id}/signal" in page
     assert "2d 23h left" in page
     jobs = await visitor.text("/_/jobs")

@@ -57,6 +57,38 @@ async def test_retention_is_counted_before_it_is_saved(visitor: Visitor) -> None
     assert await logged(visitor) == []
 
 
+async def test_exceptions_of_retention_are_made_counted_changed_and_removed(visitor: Visitor) -> None:
+    done = await visitor.completed_job()
+    topic = done.topic
+    ages = {"stale_after": "7d", "delete_after": "7d", "output_after": "1d", "exceptions": "1"}
+    mine = {"jobs_0": f"topic:{topic}", "stale_after_0": "0s", "delete_after_0": "0s"}
+    counted = await visitor.post("/_/system/retention", **ages, **mine, **{"try": "1"})
+    assert "0 jobs would be stale and 1 deleted" in words(counted.text)
+    kept = {"jobs_1": "status:failed", "stale_after_1": "30d", "delete_after_1": ""}
+    mine["delete_after_0"] = "5d"
+    assert flash(await visitor.post("/_/system/retention", **ages, **mine, **kept)) == "Retention saved."
+    form = form_to((await visitor.get("/_/system")).text, "/_/system/retention")
+    for text in (f'value="topic:{topic}"', 'value="status:failed"', 'value="30d"', 'value="5d"'):
+        assert text in form
+    settings = await visitor.queue.site.draft({})
+    assert settings.by_status == {"failed": (30 * 86_400_000, None)}
+    await visitor.post("/_/system/retention", **ages, jobs_0="status:failed", stale_after_0="", delete_after_0="1d")
+    settings = await visitor.queue.site.draft({})
+    assert (settings.by_status, settings.by_topic) == ({"failed": (None, 86_400_000)}, {})
+    await visitor.post("/_/system/retention", stale_after="7d", delete_after="7d")
+    assert (await visitor.queue.site.draft({})).by_status, "a form without exceptions leaves them as they are"
+
+
+@pytest.mark.parametrize("name", ["mail", "topic:", "topic:No Topic", "status:pending", "status:", "scope:a", "<b>"])
+async def test_an_exception_for_nothing_is_refused(sqlite_visitor: Visitor, name: str) -> None:
+    ages = {"stale_after": "7d", "delete_after": "7d", "output_after": "1d", "exceptions": "1"}
+    given = {"jobs_0": name, "stale_after_0": "1d", "delete_after_0": ""}
+    answer = await sqlite_visitor.post("/_/system/retention", **ages, **given)
+    assert answer.status_code == 400
+    assert html.escape(name) in answer.text, "what was typed stays"
+    assert (await sqlite_visitor.queue.site.draft({})).version == 0
+
+
 def carried(form: str) -> dict[str, str]:
     """The hidden fields of a form."""
     found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', form)

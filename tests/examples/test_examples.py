@@ -48,6 +48,11 @@ EXPECTED = {
         sent: News about looms
         {'write': 'completed', 'approve': 'completed', 'send': 'skipped'}
     """,
+    "rag_index": """
+        {'total': 20, 'done': 19, 'failed': 1}
+        doc-0 failed after 2 tries
+        weaving: 19 vectors; 20 documents about looms
+    """,
     "nightly_report": """
         Every day at 02:30 (Europe/Berlin)
         7 orders
@@ -62,6 +67,23 @@ EXPECTED = {
     "transaction_sqlalchemy": """
         rolled back: IntegrityError
         1 member, 1 job
+    """,
+    "fastapi_app": """
+        refused: 400
+        invoice for Ada for ada
+        new jobs: 1
+        a stranger: 0
+    """,
+    "starlette_app": """
+        202
+        page 0
+        page 1
+        page 2
+        health: 200
+    """,
+    "flask_app": """
+        pending
+        shop@example.com wrote to ada@example.com
     """,
     "one_per_user": """
         refused, the first one is still there: True

@@ -43,6 +43,13 @@ def test_every_part_can_be_imported(row: list[str]) -> None:
     assert all(found(path) for path in paths)
 
 
+@pytest.mark.parametrize("row", [row for row in rows() if row[2] and row[1] != "planned"], ids=lambda row: row[2])
+def test_each_part_works_alone(row: list[str]) -> None:
+    """One of the examples, which all run below, uses it."""
+    code = "\n".join(block.code for block in blocks(PAGE) if block.language == "python")
+    assert any(path.rpartition(".")[2] in code for path in re.findall(r"`(treadle\.[\w.]+)`", row[1]))
+
+
 async def test_the_page_works_from_top_to_bottom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "parts"}

@@ -9,8 +9,10 @@ import pytest
 
 from tests.examples.blocks import blocks
 
+PAGES = "schedules templates http webhooks web".split()
 
-@pytest.mark.parametrize("page", ["docs/schedules.md", "docs/templates.md", "docs/http.md", "docs/webhooks.md"])
+
+@pytest.mark.parametrize("page", [f"docs/{name}.md" for name in PAGES])
 async def test_the_code_of_a_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, page: str) -> None:
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {"__name__": "page"}

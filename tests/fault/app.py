@@ -116,6 +116,13 @@ async def signal(arguments: argparse.Namespace) -> None:
         pen.note("signalled", arguments.job)
 
 
+async def cancel(arguments: argparse.Namespace) -> None:
+    pen = Pen(arguments.journal, arguments.name)
+    async with handlers.make_queue(arguments.url, pen) as queue:
+        await queue.cancel(arguments.job)
+        pen.note("cancelled", arguments.job)
+
+
 async def requeue(arguments: argparse.Namespace) -> None:
     pen = Pen(arguments.journal, arguments.name)
     async with handlers.make_queue(arguments.url, pen) as queue:
@@ -154,14 +161,6 @@ async def send(arguments: argparse.Namespace) -> None:
             queue.store, arguments.name, lambda: WebhookDispatcher(allow="127.0.0.1", timeout=arguments.lease)
         )
         await forever("sending", lambda: sender.step(leads=True), queue.store.outage)
-
-
-async def cancel(arguments: argparse.Namespace) -> None:
-    """A job; its webhook is told."""
-    pen = Pen(arguments.journal, arguments.name)
-    async with Queue(arguments.url) as queue:
-        await queue.cancel(arguments.job)
-        pen.note("cancelled", arguments.job)
 
 
 async def migrate(arguments: argparse.Namespace) -> None:
@@ -257,6 +256,7 @@ COMMANDS = {
         work_on_graphs,
         enqueue,
         signal,
+        cancel,
         requeue,
         many_keys,
         prune,

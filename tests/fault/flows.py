@@ -38,7 +38,24 @@ def add_flows(queue: Queue, pen: Pen) -> None:
             ctx.step("timeout", pen.write, "timeout", ctx)
         pen.write("done", ctx)
 
+    add_families(queue, pen)
     add_unsteady_flows(queue, pen)
+
+
+def add_families(queue: Queue, pen: Pen) -> None:
+    @queue.job(max_attempts=5)
+    async def leaf(ctx: Context, n: int) -> int:
+        pen.write("start", ctx)
+        pen.write("done", ctx)
+        return n
+
+    @queue.job(max_attempts=5)
+    async def family(ctx: Context) -> Any:
+        pen.write("start", ctx)
+        one = await ctx.run(leaf, {"n": 1})
+        many = await ctx.map("leaves", leaf, range(4), limit=2)
+        pen.write("done", ctx)
+        return [one, *many]
 
 
 def add_unsteady_flows(queue: Queue, pen: Pen) -> None:

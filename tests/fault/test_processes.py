@@ -145,19 +145,16 @@ async def _ended(queue: Queue, job: Job) -> bool:
 
 
 async def test_a_worker_under_its_old_name_does_not_inherit_its_old_leases(crew: Crew, queue: Queue) -> None:
-    """Fault 21: they run out, and only then the jobs are taken back."""
-    first = crew.hire(name="bob", lease="2s", no_maintenance=True)
+    """Fault 21: its job is reclaimed like any other, when its lease expires or its process is seen to be dead."""
+    first = crew.hire(name="bob", lease="1h", no_maintenance=True)
     job = await queue.enqueue("patient")
     await started(crew, job)
-    renewed = (await job.refresh()).last_heartbeat_at
     first.kill()
     await first.gone()
-    crew.hire(name="bob", lease="2s", reap="100ms")
+    crew.hire(name="bob", lease="1h", reap="100ms")
     ledger = await all_ended(crew, queue)
     (event,) = ledger.events[job.id]
     assert (event.type, event.message) == ("job:reclaimed", "worker lost: bob")
-    assert renewed is not None
-    assert event.at_ms >= renewed.timestamp() * 1000 + 2_000 - 5
     assert ledger.jobs[job.id].attempt == 2
 
 

@@ -18,6 +18,7 @@ from tests.fault.scale import scaled
 from tests.unit.rules.timing import timed
 from treadle.model.errors import InvalidInput
 from treadle.policy import rules
+from treadle.policy.retention import Rules
 from treadle.store.sql import lists
 from treadle.store.sql.queries import load
 from treadle.store.sqlite.store import SqliteStore
@@ -154,8 +155,8 @@ def answered(read: Callable[[str], Listing], text: str) -> Listing | None:
 def ask(database: sqlite3.Connection, wanted: Listing) -> None:
     if wanted.condition is not None:
         assert rules.matches(wanted.condition, JOB) in (True, False)
-    sql, values = lists.page(load("sqlite"), "sqlite", wanted, 7 * DAY)
+    sql, values = lists.page(load("sqlite"), "sqlite", wanted, Rules())
     database.execute(sql, values).fetchall()
-    for_postgres, bound = lists.count(load("postgres"), "postgres", wanted, 7 * DAY, 1_000)
+    for_postgres, bound = lists.count(load("postgres"), "postgres", wanted, Rules(), 1_000)
     # A value that stands nowhere in the statement is one that PostgreSQL can't find a type for.
     assert {int(number) for number in re.findall(r"\$(\d+)", for_postgres)} == set(range(1, len(bound) + 1))

@@ -19,7 +19,7 @@ from treadle.worker import assembly
 
 DEFAULTS: dict[str, dict[str, Any]] = {
     "jobs": {"enqueue_rule": "", "manage_rule": "", "http_enabled": True, "allowed_topics": []},
-    "retention": {"stale_after": "7d", "delete_after": "7d", "output_after": "1d"},
+    "retention": {"stale_after": "7d", "delete_after": "7d", "output_after": "1d", "by_status": {}, "by_topic": {}},
     "webhooks": {"job_urls": False},
 }
 
@@ -149,8 +149,78 @@ async def _shows(api: Api, stale_after: str, delete_after: str) -> bool:
     return (await settings(api))["retention"] == _retention(stale_after, delete_after)
 
 
-def _retention(stale_after: str, delete_after: str) -> dict[str, str]:
-    return {"stale_after": stale_after, "delete_after": delete_after, "output_after": "1d"}
+def _retention(stale_after: str, delete_after: str) -> dict[str, Any]:
+    return DEFAULTS["retention"] | {"stale_after": stale_after, "delete_after": delete_after}
+
+
+async def test_exceptions_are_made_changed_and_removed_one_by_one(api: Api) -> None:
+    found = await change(
+        api,
+        retention={
+            "by_status": {"failed": {"stale_after": "30d"}, "cancelled": {"stale_after": "1d", "delete_after": "0s"}},
+            "by_topic": {"mail_digest": {"delete_after": "2h"}},
+        },
+    )
+    assert found["retention"] == DEFAULTS["retention"] | {
+        "by_status": {
+            "failed": {"stale_after": "30d", "delete_after": None},
+            "cancelled": {"stale_after": "1d", "delete_after": "0ms"},
+        },
+        "by_topic": {"mail_digest": {"stale_after": None, "delete_after": "2h"}},
+    }
+    assert await change(api, **found) == found, "what was got can be sent back"
+    found = await change(
+        api,
+        retention={
+            "by_status": {"failed": None, "cancelled": {"delete_after": None}, "expired": {}},
+            "by_topic": {"other": {"stale_after": "1d"}},
+        },
+    )
+    assert found["retention"]["by_status"] == {"cancelled": {"stale_after": "1d", "delete_after": None}}
+    assert list(found["retention"]["by_topic"]) == ["mail_digest", "other"]
+    found = await change(api, retention={"by_status": {"cancelled": {"stale_after": None}}, "by_topic": None})
+    assert found["retention"] == DEFAULTS["retention"]
+
+
+@pytest.mark.parametrize(
+    ("retention", "field"),
+    [
+        ({"by_status": {"failed": {"stale_after": "-1d"}}}, "retention.by_status.failed.stale_after"),
+        ({"by_topic": {"mail": {"delete_after": "soon"}}}, "retention.by_topic.mail.delete_after"),
+        ({"by_topic": {"mail": {"delete_after": True}}}, "retention.by_topic.mail.delete_after"),
+        ({"by_topic": {"mail": {"kept": "1d"}}}, "retention.by_topic.mail.kept"),
+        ({"by_topic": {"mail": "1d"}}, "retention.by_topic.mail"),
+        ({"by_topic": ["mail"]}, "retention.by_topic"),
+        ({"by_topic": {"No topic": {"stale_after": "1d"}}}, "retention.by_topic.No topic"),
+        ({"by_status": {"pending": {"stale_after": "1d"}}}, "retention.by_status.pending"),
+        ({"by_status": {"dead_letter": {"stale_after": "1d"}}}, "retention.by_status.dead_letter"),
+        ({"by_status": {"stale": None}}, "retention.by_status.stale"),
+        ({"by_topic": {f"t{i}": {"stale_after": "1d"} for i in range(201)}}, "retention.by_topic"),
+    ],
+)
+async def test_nonsense_for_retention_is_400_and_the_old_one_stays(
+    sqlite_api: Api, retention: dict[str, Any], field: str
+) -> None:
+    before = await change(sqlite_api, retention={"by_status": {"failed": {"stale_after": "1d"}}})
+    answer = await sqlite_api.patch("/api/settings", {"retention": {"stale_after": "3d", **retention}})
+    assert answer.status_code == 400, answer.text
+    assert any(name.startswith(field) for name in answer.json()["data"]), answer.text
+    assert await settings(sqlite_api) == before
+
+
+async def test_a_mark_stays_when_the_setting_is_raised(api: Api) -> None:
+    job = await _done(api)
+    await change(api, retention={"stale_after": "0s"})
+    marked = (await api.get(f"/api/jobs/{job['id']}")).json()["staleAt"]
+    assert marked == job["completedAt"]
+    await change(api, retention={"stale_after": "30d"})
+    later = await _done(api)
+    assert (await api.get(f"/api/jobs/{job['id']}")).json()["staleAt"] == marked
+    found = (await api.get("/api/jobs?status=stale")).json()
+    assert ([one["id"] for one in found["items"]], found["totalItems"]) == ([job["id"]], 1)
+    assert later["staleAt"] is None
+    await change(api, retention={"by_topic": {job["topic"]: {"stale_after": "60d"}}})
+    assert (await api.get(f"/api/jobs/{job['id']}")).json()["staleAt"] == marked
 
 
 @pytest.mark.parametrize("value", ["", "x", "7", "-1d", -1, 1e300, "1000000d", True, [], {}, {"days": 1}])
@@ -263,12 +333,12 @@ async def test_a_pass_of_retention_keeps_what_the_settings_keep(api: Api, url: s
     async with Queue(url, stale_after="0s", delete_after="0s") as hasty:
         site = RuntimeSettings(hasty.store, hasty.settings)
         await Retention(hasty.store, site).prune()
-        assert (await site.settings()).stale_after_ms == hasty.store.stale_after_ms == DAY_MS
+        assert (await site.settings()).stale_after_ms == hasty.store.retention.stale_after_ms == DAY_MS
     assert (await api.get(f"/api/jobs/{job['id']}")).status_code == 200
 
 
 async def test_a_pass_of_retention_stops_when_its_setting_is_raised(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("treadle.maintenance.retention.BATCH", 1)
+    monkeypatch.setattr("treadle.maintenance.ended_walk.BATCH", 1)
     monkeypatch.setattr("treadle.maintenance.retention.PAUSE_S", 0)
     monkeypatch.setattr("treadle.queue.runtime_settings.READ_EVERY_S", -1)
     for _ in range(3):

@@ -13,7 +13,10 @@ FIELDS = set(
     "topic version name description enabled repeatable concurrencyPolicy dedupeKeys timeoutSeconds cancelPolicy "
     "retryPolicy steps payloadSchema resultSchema schedulable createdAt updatedAt".split()
 )
-OURS = set("concurrencyKeys concurrencyLimit rate idempotencyKey capability priority expiresSeconds secret".split())
+OURS = set(
+    "concurrencyKeys concurrencyLimit rate idempotencyKey capability priority expiresSeconds secret retention "
+    "stepResultLimit finalStates".split()
+)
 
 
 class Target(BaseModel):

@@ -41,6 +41,8 @@ from treadle.store.values import (
     Effects,
     Graces,
     Moved,
+    NewChild,
+    NewChildren,
     NewJob,
     NewStep,
     Refusal,
@@ -66,6 +68,7 @@ LIMITS = {"g1": 1, "g2": 2, "g3": 2}
 SET_APART = "orders"
 STEPS = (("fetch", ""), ("approve", ""), ("page", "1"), ("page", "2"))
 """The first two are declared by a flow; a handler makes pages."""
+CHILDREN = (("child", ""), ("child", "k"), ("job", ""))
 WAITS = (("approve", ""), ("approve", ""), ("page", "1"), ("page", "2"))
 ERRORS = {"failed": ("Boom: no", "Boom"), "timed out": ("nobody answered", "WaitTimeout")}
 LARGE = '"' + "x" * 5_000 + '"'
@@ -152,6 +155,8 @@ class Lockstep(RuleBasedStateMachine):
             "touch": 2 * held,
             "checkpoint": held * (6 if running else 1),
             "park": held * (8 if running else 1),
+            "make_child": held * (8 if running else 1),
+            "park_for_child": held * (12 if running else 1),
             "answer": 8 if "parked" in places else int(bool(places)),
             "release_unknown": int(running),
             "time_passes": 8 if "parked" in places else 4,
@@ -537,9 +542,51 @@ class Lockstep(RuleBasedStateMachine):
 
         self.ask(f"park {hand.id[-4:]} for {step} {length=}", expected, call)
 
+    def make_child(self, random: Random) -> None:
+        """Its topic stands as far from an open transaction as its parent's."""
+        hand, step = self.hands[self._hand(random)], random.choice(CHILDREN)
+        job = self.model.jobs.get(hand.id)
+        apart = job is not None and job.new.topic == SET_APART
+        plan = self._plan(random, [SET_APART] if apart else [topic for topic in TOPICS if topic != SET_APART])
+        plan.pop("idempotency_key", None)
+        plan |= {"delay": plan.get("delay", 0), "parent_id": hand.id, "parent_step": step[0], "parent_key": step[1]}
+        mine, theirs = self._new(plan, time.time_ns() // 1_000_000)
+        place = job.flow.place(step) if job else 0
+        expected = self.model.make_child(hand.id, hand.token, hand.lease, step, place, mine)
+
+        async def call(store: Store, side: Side) -> str:
+            claimed = hand.claimed[side]
+            wanted = NewChildren(claimed.n, claimed.token, 0, step[0], place, (NewChild(step[1], theirs),))
+            made = await store.make_children(claimed.lease, wanted)
+            return made.children[0].state.value if made else "lost"
+
+        self.ask(f"make_child {mine.id[-4:]} of {hand.id[-4:]} {step} {plan}", expected, call)
+        if mine.id in self.model.jobs:
+            self.ids.append(mine.id)
+        for side, claimed in hand.claimed.items():
+            hand.claimed[side] = claimed._replace(flags=claimed.flags | HAS_STEPS)
+
+    def park_for_child(self, random: Random) -> None:
+        parents = [hand for hand in self.hands if self._is_free(hand.id) and self._child_steps(hand.id)]
+        if not parents:
+            return self.make_child(random)
+        hand = random.choice(parents)
+        step = random.choice(self._child_steps(hand.id))
+        expected = self.model.park_for_child(hand.id, hand.token, hand.lease, step)
+
+        async def call(store: Store, side: Side) -> bool:
+            settlement = self._settlement(Report(hand, Parked(step[0]), True), side)
+            return not await store.settle([settlement._replace(effects=Effects(awaits=(StepKey(*step),)))])
+
+        self.ask(f"park_for_child {hand.id[-4:]} {step}", expected, call)
+
+    def _child_steps(self, id: str) -> list[tuple[str, str]]:
+        job = self.model.jobs.get(id)
+        return [step for step in CHILDREN if job and step in job.flow.steps]
+
     def answer(self, random: Random) -> None:
         id = self._id(random, random.choice(["parked", "parked", "parked", "running", "ready", "ended"]))
-        step = random.choice([*WAITS, ("page", ""), ("another", "")])
+        step = random.choice([*WAITS, ("page", ""), ("another", ""), CHILDREN[0]])
         result, unannounced = random.choice(['"yes"', '"yes"', LARGE, None]), random.random() < 0.5
         one = Answer(id, *step, result=result, error=None if result else "no", unannounced=unannounced)
         self.ask(

@@ -70,6 +70,11 @@ class ModelJob:
         return self.new.limit
 
     @property
+    def awaited(self) -> bool:
+        """A step of its parent waits for it, or did."""
+        return self.new.given.parent_step is not None
+
+    @property
     def shown_progress(self) -> int:
         if self.ended_as == "completed":
             return 100
@@ -109,7 +114,10 @@ class Model:
         self.wakes: set[str] = set()
         """Keys under which a job left the queue without having run: `advance` and every steering call look at them."""
         self.replaced: list[tuple[str, str]] = []
-        """Running jobs that a user's transaction replaced, with the reason: the next `advance` asks them to stop."""
+        """Jobs to cancel in a transaction of their own, with the reason: running ones that a user's transaction
+        replaced, and children of cancelled parents."""
+        self.ended_children: list[tuple[NewJob, str | None]] = []
+        """Children that have ended in this step, with their results: then their parents are told."""
 
     # -- making jobs ---------------------------------------------------------------------------
 
@@ -121,6 +129,7 @@ class Model:
         """
         before = copy.deepcopy(self.__dict__)
         answers = [self._insert(new, joined) for new in batch]
+        self._tell_parents()
         refusals = [answer for answer in answers if answer[0].isupper()]
         if atomic and refusals:
             self.__dict__.update(before)
@@ -150,7 +159,7 @@ class Model:
         if limit and limit.policy == "replace_same_scope":
             surplus = live[: max(len(live) - limit.most + 1, 0)]
             reason = f"replaced by job {new.id}"
-            later = [job.id for job in surplus if joined and job.place == "running"]
+            later = [job.id for job in surplus if joined and (job.place == "running" or job.awaited)]
             self.replaced += [(id, reason) for id in later]
             self._cancel_all([job.id for job in surplus if job.id not in later], reason, ())
         return ""
@@ -204,6 +213,7 @@ class Model:
 
     def _wake_those_who_wait(self) -> None:
         """At the end of a step: for jobs that stopped running."""
+        self._tell_parents()
         self._wake(self.left)
         self.left.clear()
 
@@ -222,11 +232,14 @@ class Model:
         self._tell(job, event, status)
         self._leave(job)
         if status == "cancelled":
+            self.replaced += [(child, "its parent was cancelled") for child in job.flow.awaited()]
             job.flow.interrupt("cancelled")
         elif job.place == "running":
             job.flow.interrupt("failed" if status == "expired" else "pending")
         job.place, job.ended_as, job.ended_at, job.lease = "ended", status, self.now, None
         job.error = error or job.error
+        if job.awaited:
+            self.ended_children.append((job.new, job.result or "null" if status == "completed" else None))
 
     def _cancelled(self, job: ModelJob, error: tuple[str, str] | None = None) -> None:
         self._end(job, "cancelled", "job:cancelled", error)
@@ -288,6 +301,7 @@ class Model:
                 job.place, job.lease, job.token = "running", lease, self.tokens
                 job.attempt += 1
                 taken.append(job)
+        self._tell_parents()
         return [(job.id, job.attempt) for job in taken]
 
     def _serves(self, job: ModelJob, topics: Collection[str], capabilities: Collection[str]) -> bool:
@@ -311,8 +325,8 @@ class Model:
         asked_to_stop = job.cancel_at is not None
         match outcome:
             case Completed(result):
-                self._end(job, "completed")
                 job.result = result
+                self._end(job, "completed")
             case Failed(error, error_type, wait):
                 if asked_to_stop:
                     self._cancelled(job, (error, error_type))
@@ -387,13 +401,82 @@ class Model:
             self._cancelled(job)
             job.settled_by = token
         else:
-            self._back(job, "job:waiting", spent=False, to="waiting")
-            job.place, job.in_time = "parked", True
-            for one in job.flow.waiting():
-                if one in job.flow.answers:
-                    self._end_wait(job, one, job.flow.answers.pop(one))
+            self._set_aside(job)
         self._wake_those_who_wait()
         return True
+
+    def _set_aside(self, job: ModelJob) -> None:
+        self._back(job, "job:waiting", spent=False, to="waiting")
+        job.place, job.in_time = "parked", True
+        for one in job.flow.waiting():
+            if one in job.flow.answers and job.flow.steps[one].child is None:
+                self._end_wait(job, one, job.flow.answers.pop(one))
+
+    # -- children ------------------------------------------------------------------------------
+
+    def make_child(self, id: str, token: int, lease: str, step: Step, place: int, new: NewJob) -> str:
+        """What the step knows of its child then; "lost" if its owner has lost the job."""
+        job = self.jobs.get(id)
+        if not job or not self._owns(job, token, lease):
+            return "lost"
+        job.started = job.has_steps = True
+        one = job.flow.steps.get(step)
+        if one and one.state in ("completed", "failed"):
+            return one.state
+        child = self.jobs.get(one.child or "") if one else None
+        if child and child.place != "ended":
+            return self._has_child(job, step, place, "waiting", child.id)
+        if child and child.ended_as == "completed":
+            job.events.append(("job:step:completed", None, None))
+            return self._has_child(job, step, place, "completed", child.id, child.result or "null")
+        made = self._insert(new, False) == "made"
+        state = self._has_child(job, step, place, "waiting" if made else "failed", new.id if made else None)
+        self._wake_those_who_wait()
+        return state
+
+    def _has_child(
+        self, job: ModelJob, step: Step, place: int, state: str, child: str | None, result: str | None = None
+    ) -> str:
+        one = job.flow.write(step, place, state, result)
+        one.child = child or one.child
+        return state
+
+    def park_for_child(self, id: str, token: int, lease: str, step: Step) -> bool:
+        job = self.jobs.get(id)
+        if not job or not self._owns(job, token, lease):
+            return bool(job and job.settled_by == token and job.ended_as == "cancelled")
+        job.started = True
+        if job.cancel_at is not None:
+            self._cancelled(job)
+            job.settled_by = token
+        else:
+            self._set_aside(job)
+            if job.place == "parked" and job.flow.steps[step].state != "waiting":
+                job.place = "ready"
+        self._wake_those_who_wait()
+        return True
+
+    def _tell_parents(self) -> None:
+        for new, result in self.ended_children:
+            parent = self.jobs.get(new.given.parent_id or "")
+            one = parent.flow.steps.get((new.given.parent_step or "", new.given.parent_key or "")) if parent else None
+            if not parent or not one or one.child != new.id or one.state != "waiting":
+                continue
+            one.state, one.result = ("failed", None) if result is None else ("completed", result)
+            parked = parent.place == "parked"
+            if result is not None:
+                parent.events.append(("job:step:completed", *(("waiting", "pending") if parked else (None, None))))
+            if parked:
+                parent.place = "ready"
+        self.ended_children.clear()
+
+    def _cancel_replaced(self) -> None:
+        """One transaction after the other: those that are cancelled may have children too."""
+        while self.replaced:
+            reasons, self.replaced = self.replaced, []
+            for id, reason in reasons:
+                self._cancel_all([id], reason, ())
+            self._tell_parents()
 
     def answer(self, id: str, step: Step, result: str | None, unannounced: bool) -> str:
         """With a result, or with an error."""
@@ -428,9 +511,8 @@ class Model:
         for job in late:
             self._expire(job)
         moved = self._moved(late)
-        for id, reason in self.replaced:
-            self._cancel_all([id], reason, ())
-        self.replaced.clear()
+        self._tell_parents()
+        self._cancel_replaced()
         self._take_wakes()
         return len(due), moved
 
@@ -486,7 +568,8 @@ class Model:
             self._cancelled(job)
 
     def prune(self, age_ms: int) -> int:
-        old = [job.id for job in self.jobs.values() if job.ended_at is not None and job.ended_at <= self.now - age_ms]
+        ended = [job for job in self.jobs.values() if job.ended_at is not None and job.ended_at <= self.now - age_ms]
+        old = [job.id for job in ended if not job.flow.awaited()]
         for id in old:
             del self.jobs[id]
         return len(old)
@@ -494,8 +577,11 @@ class Model:
     # -- what people ask for: each answer is "" or the name of the refusal -----------------------
 
     def cancel(self, ids: Sequence[str], reason: str, uncancelable: Collection[str]) -> list[str]:
+        idle = [job for id in ids if (job := self.jobs.get(id)) and job.status in ("pending", "waiting")]
         answers = self._cancel_all(ids, reason, uncancelable)
         self._take_wakes()
+        if any(job.has_steps for job in idle):
+            self._cancel_replaced()
         return answers
 
     def _cancel_all(self, ids: Sequence[str], reason: str, uncancelable: Collection[str]) -> list[str]:
@@ -611,8 +697,12 @@ class Model:
         job = self.jobs.get(id)
         if job is None:
             return "JobNotFound"
+        if job.place not in ("running", "parked") and job.flow.awaited():
+            return "HasChildren"
         if job.place in ("running", "parked") or (job.ended_as == "completed" and not force):
             return "WrongState"
         self._leave(job)
+        if job.awaited and job.place != "ended":
+            self.ended_children.append((job.new, None))
         del self.jobs[id]
         return ""

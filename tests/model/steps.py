@@ -23,6 +23,8 @@ class ModelStep:
     until: int | None = None
     waits: bool = False
     """It has waited for an answer, so its failure is an answer too."""
+    child: str | None = None
+    """The job that it waits for, or has its result from."""
 
 
 @dataclass
@@ -59,8 +61,14 @@ class ModelSteps:
         limits = [step.until for step in self.steps.values() if step.state == "waiting" and step.until is not None]
         return bool(limits) and min(limits) <= now
 
+    def awaited(self) -> list[str]:
+        """The children that steps wait for."""
+        return [one.child for one in self.steps.values() if one.state == "waiting" and one.child]
+
     def refusal(self, step: Step, ended: bool, unannounced: bool) -> str:
         one = self.steps.get(step)
+        if one and one.child:
+            return "UnknownStep"
         if one and one.state in ENDED and (one.state != "failed" or one.waits):
             return "StepEnded"
         if ended:
@@ -105,11 +113,19 @@ class ModelSteps:
         if mode == "all":
             self.answers.clear()
         for step in chosen:
+            if mode == "unfinished" and self.steps[step].child:
+                self._look_again(self.steps[step])
+                continue
             one = self.steps.pop(step)
             if mode == "from":
                 self.answers.pop(step, None)
             if one.declared:
                 self.steps[step] = ModelStep(True, one.place, waits=one.waits)
+
+    def _look_again(self, one: ModelStep) -> None:
+        """A live child is waited for as before; what became of another one is seen when the step runs."""
+        if one.state != "waiting":
+            one.state = "pending"
 
     def shown(self) -> dict[str, Any]:
         """One entry for each name: its state, whether it has a result, and its keys."""

@@ -14,12 +14,12 @@ from tests.plans.backlog import job_id
 from tests.servers import PostgresServer
 from treadle.model.status import Status
 from treadle.policy import rules
+from treadle.policy.retention import Rules
 from treadle.policy.rules import SortKey
 from treadle.store.postgres.pools import READ_SETTINGS
 from treadle.store.sql import lists
 from treadle.store.sql.queries import load
 from treadle.store.views import Listing
-from treadle.testing.workbench import DAY
 
 SIZE = 20_000
 OWNERS = "UPDATE {jobs} SET created_by = 'o' || (n % 500), parent_id = 'p' || (n % 500) WHERE n % 2 = 0"
@@ -66,8 +66,8 @@ def world(postgres_server: PostgresServer) -> Iterator[postgres.World]:
 def test_in_sqlite(file: Path, text: str) -> None:
     wanted = Listing(condition=rules.parse_filter(text))
     for query, values in (
-        lists.page(load("sqlite"), "sqlite", wanted, 7 * DAY),
-        lists.count(load("sqlite"), "sqlite", wanted, 7 * DAY, 1_000),
+        lists.page(load("sqlite"), "sqlite", wanted, Rules()),
+        lists.count(load("sqlite"), "sqlite", wanted, Rules(), 1_000),
     ):
         with closing(sqlite3.connect(file)) as connection:
             plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
@@ -79,7 +79,7 @@ def test_in_sqlite(file: Path, text: str) -> None:
 @pytest.mark.parametrize("text", WANTED)
 def test_in_postgres(world: postgres.World, text: str) -> None:
     wanted = Listing(condition=rules.parse_filter(text))
-    query, values = lists.page(load("postgres"), "postgres", wanted, 7 * DAY)
+    query, values = lists.page(load("postgres"), "postgres", wanted, Rules())
     plan = postgres.explain(world, query, list(values), READ_SETTINGS)
     if WANTED[text] is not None:
         # For a scope and its id either index will do.
@@ -92,7 +92,7 @@ BY_TIME = Listing(status=Status.PENDING, sort=(SortKey("runAt", False),))
 
 
 def test_delayed_jobs_are_read_in_the_order_of_their_times_in_sqlite(file: Path) -> None:
-    query, values = lists.page(load("sqlite"), "sqlite", BY_TIME, 7 * DAY)
+    query, values = lists.page(load("sqlite"), "sqlite", BY_TIME, Rules())
     with closing(sqlite3.connect(file)) as connection:
         plan = [row[3] for row in connection.execute(f"EXPLAIN QUERY PLAN {query}", values)]
     assert any("treadle_later_due" in line for line in plan), plan
@@ -101,7 +101,7 @@ def test_delayed_jobs_are_read_in_the_order_of_their_times_in_sqlite(file: Path)
 
 
 def test_delayed_jobs_are_read_in_the_order_of_their_times_in_postgres(world: postgres.World) -> None:
-    query, values = lists.page(load("postgres"), "postgres", BY_TIME, 7 * DAY)
+    query, values = lists.page(load("postgres"), "postgres", BY_TIME, Rules())
     plan = postgres.explain(world, query, list(values), READ_SETTINGS)
     assert "later_due" in postgres.indexes(plan)
     assert not postgres.scanned(plan) & {"jobs", "later"}

@@ -30,6 +30,7 @@ from treadle.policy.lifecycle import (
     Requeued,
     Rescheduled,
 )
+from treadle.policy.retention import Rules
 from treadle.store.postgres.claim_statement import claim_statement
 from treadle.store.postgres.pools import PLAN_SETTINGS, READ_SETTINGS
 from treadle.store.postgres.step_statements import statement
@@ -219,12 +220,12 @@ SCRIPTS: dict[str, Callable[[Backlog], Any]] = {
     "advance": lambda _: scripts.advance(100),
     "reap": lambda _: scripts.reap(Graces(0), 1000),
     "cancel": lambda b: scripts.steer(
-        [job_id(1), job_id(45), job_id(65), job_id(b.last)], lambda _: CancelRequested(), DAY
+        [job_id(1), job_id(45), job_id(65), job_id(b.last)], lambda _: CancelRequested(), Rules()
     ),
-    "requeue": lambda _: scripts.steer([job_id(65), job_id(75)], lambda _: Requeued(force=True), DAY),
-    "reschedule": lambda b: scripts.steer([job_id(1)], lambda _: Rescheduled(Patch(b.now + DAY, 60, 5)), DAY),
-    "delete": lambda _: scripts.steer([job_id(1), job_id(45), job_id(65)], lambda _: Deleted(force=True), DAY),
-    "release": lambda b: scripts.steer([job_id(b.first_running)], lambda _: ReleasedByHand(), DAY),
+    "requeue": lambda _: scripts.steer([job_id(65), job_id(75)], lambda _: Requeued(force=True), Rules()),
+    "reschedule": lambda b: scripts.steer([job_id(1)], lambda _: Rescheduled(Patch(b.now + DAY, 60, 5)), Rules()),
+    "delete": lambda _: scripts.steer([job_id(1), job_id(45), job_id(65)], lambda _: Deleted(force=True), Rules()),
+    "release": lambda b: scripts.steer([job_id(b.first_running)], lambda _: ReleasedByHand(), Rules()),
 }
 """What both databases run alike."""
 
@@ -246,7 +247,7 @@ WRITES: dict[str, Act] = {
     "busy keys": query("busy_keys", top=100),
     "waits": query("waits", top=10_000),
     "rates": query("rates_used"),
-    "leave a gate": script(lambda _: scripts.steer([job_id(98)], lambda _: Deleted(force=True), DAY)),
+    "leave a gate": script(lambda _: scripts.steer([job_id(98)], lambda _: Deleted(force=True), Rules())),
 }
 
 
@@ -390,7 +391,7 @@ A_PAGE = 2_000
 @pytest.mark.parametrize("name", LISTINGS)
 async def test_a_page_of_a_million_reads_little(worlds: dict[int, World], name: str) -> None:
     async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
-        query, values = lists.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
+        query, values = lists.page(store.queries, "postgres", LISTINGS[name], store.retention)
         await connection.fetch(query, *values)
 
     seen = await touched(worlds[1_000_000], act, reading=True)
@@ -401,7 +402,7 @@ async def test_a_page_of_a_million_reads_little(worlds: dict[int, World], name: 
 @pytest.mark.parametrize("name", LISTINGS)
 async def test_a_count_stops_at_its_cap(worlds: dict[int, World], name: str) -> None:
     async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
-        query, values = lists.count(store.queries, "postgres", LISTINGS[name], store.stale_after_ms, 1_000)
+        query, values = lists.count(store.queries, "postgres", LISTINGS[name], store.retention, 1_000)
         await connection.fetch(query, *values)
 
     seen = await touched(worlds[1_000_000], act, reading=True)
@@ -422,7 +423,7 @@ async def test_what_happened_lately_costs_the_same_with_a_million(worlds: dict[i
     async def act(store: PostgresStore, connection: Any, _: Backlog) -> None:
         [(job, event)] = await connection.fetch(store.queries["last_numbers"].sql)
         cursor = lately(job, event)
-        reader = Reader("postgres", store.queries, store.stale_after_ms, store._job)
+        reader = Reader("postgres", store.queries, store.retention, store._job)
         changes = await read_on(connection, reader.read(cursor, 1000, None))
         assert len(changes.events) >= 30
 
@@ -447,7 +448,7 @@ def test_the_plan_of_a_page_names_its_indexes(worlds: dict[int, World]) -> None:
         "the newest": "jobs_pkey",
     }
     for name, index in wanted.items():
-        query, values = lists.page(store.queries, "postgres", LISTINGS[name], store.stale_after_ms)
+        query, values = lists.page(store.queries, "postgres", LISTINGS[name], store.retention)
         plan = explain(world, query, list(values), READ_SETTINGS)
         assert index in indexes(plan), name
         assert scanned(plan) == set(), name

@@ -19,6 +19,7 @@ import pytest
 from tests.plans.backlog import LIVE_LEASE, Backlog, job_id, statements
 from tests.plans.test_postgres_plans import LISTINGS, SCRIPTS, lately, running_jobs
 from treadle.policy.lifecycle import Completed
+from treadle.policy.retention import Rules
 from treadle.store.sql import lists, scripts
 from treadle.store.sql.changes import Reader
 from treadle.store.sql.queries import TABLES, load
@@ -221,6 +222,15 @@ HOT: dict[str, tuple[tuple[Any, ...], list[str]]] = {
     "held_lanes": ((json.dumps([{"key": "g"}]),), ["treadle_held_next (key=? AND lane>?)"]),
     "members": ((json.dumps([{"key": "g"}]),), ["PRIMARY KEY (key=?)"]),
     "old_outcomes": ((json.dumps([{"age": 1, "top": 1}]),), ["treadle_outcomes_ended (ended_at<?)"]),
+    "ended_jobs": (
+        (json.dumps([{"at": 1, "after": 1, "until": 2, "top": 1}]),),
+        ["treadle_outcomes_ended (ended_at>? AND ended_at<?)", "INTEGER PRIMARY KEY (rowid=?)"],
+    ),
+    "count_old": (
+        (json.dumps([{"age": 1, "top": 1, "named": 0}, {"status": "failed"}]),),
+        ["treadle_outcomes_ended (ended_at<?)"],
+    ),
+    "lock_ended": ((json.dumps([{"n": 1}]),), ["INTEGER PRIMARY KEY (rowid=?)"]),
     "job_events": ((json.dumps([{"id": job_id(1)}]),), ["treadle_events_job (n=?)"]),
 }
 
@@ -243,7 +253,7 @@ WALK = 6_000_000
 @pytest.mark.parametrize("name", LISTINGS)
 def test_a_page_of_a_million_costs_little(worlds: Worlds, name: str, kind: str) -> None:
     def act(connection: sqlite3.Connection, _: Backlog) -> None:
-        query, values = lists.page(QUERIES, "sqlite", LISTINGS[name], 7 * DAY)
+        query, values = lists.page(QUERIES, "sqlite", LISTINGS[name], Rules())
         connection.execute(query, values).fetchall()
 
     assert watched(getattr(worlds, kind)[1_000_000], act).steps < (WALK if name in WALKS else 60_000)
@@ -253,7 +263,7 @@ def test_a_page_of_a_million_costs_little(worlds: Worlds, name: str, kind: str) 
 @pytest.mark.parametrize("name", LISTINGS)
 def test_a_count_stops_at_its_cap(worlds: Worlds, name: str, kind: str) -> None:
     def act(connection: sqlite3.Connection, _: Backlog) -> None:
-        query, values = lists.count(QUERIES, "sqlite", LISTINGS[name], 7 * DAY, 1_000)
+        query, values = lists.count(QUERIES, "sqlite", LISTINGS[name], Rules(), 1_000)
         connection.execute(query, values).fetchall()
 
     assert watched(getattr(worlds, kind)[1_000_000], act).steps < (WALK if name in WALKS else 100_000)
@@ -272,7 +282,7 @@ def test_a_job_is_found_by_its_id(world: World) -> None:
 def test_what_happened_lately_costs_the_same_with_a_million(worlds: Worlds, kind: str) -> None:
     def act(connection: sqlite3.Connection, _: Backlog) -> None:
         [(job, event)] = connection.execute(QUERIES["last_numbers"].sql).fetchall()
-        reader = Reader("sqlite", QUERIES, 7 * DAY, lambda row: row)
+        reader = Reader("sqlite", QUERIES, Rules(), lambda row: row)
         changes = read_on(connection, reader.read(lately(job, event), 1000, None))
         assert len(changes.events) >= 30
 

@@ -1,6 +1,7 @@
 """get, list, count, stats, events, why and result."""
 
 import asyncio
+import re
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -9,12 +10,12 @@ from pydantic import BaseModel
 
 from tests.faulty import Around, faulty
 from tests.queue.hands import HOUR_MS, WITHOUT_ZONE, Hands, eventually
-from tests.waiting import give_way
+from tests.waiting import give_way, until
 from treadle import InvalidInput, JobFailed, JobNotFound, Queue, ResultTimeout, Status
 from treadle.model.fields import JSON_NAMES
 from treadle.model.job import from_ms, rfc3339
 from treadle.policy.lifecycle import Failed, Released, RowState, Snoozed, decide
-from treadle.store.values import Claimed, Settlement, Touch
+from treadle.store.values import Claimed, Settlement, Touch, Wants
 from treadle.testing.workbench import LEASES_ONLY
 
 A_UUID = "01890a5d-ac96-774b-bcce-b302099a8057"
@@ -561,3 +562,32 @@ async def test_a_deleted_job_has_no_result(queue: Queue) -> None:
     await queue.delete(job.id)
     with pytest.raises(JobNotFound):
         await waiting
+
+
+async def test_why_says_when_all_slots_are_busy(queue: Queue, hands: Hands) -> None:
+    job = await queue.enqueue("mail")
+    ran = [await queue.enqueue("mail") for _ in range(2)]
+    serves = {"topics": ["mail"], "capabilities": ["media"], "slots": 1}
+    leases = [await queue.store.open_lease(name, 3_600_000, serves) for name in ("a", "b")]
+    await queue.store.claim(leases[0], Wants(["mail"], [], 1, 1))
+    assert await job.why() == [] or (await job.refresh()).status == "processing"
+    await queue.store.claim(leases[1], Wants(["mail"], [], 1, 1))
+    assert await ran[1].why() == ["all 2 slots of the 2 workers that serve topic mail are busy"]
+    capable = await queue.enqueue("mail", capability="media")
+    assert await capable.why() == ["all 2 slots of the 2 workers that serve topic mail are busy"]
+    await queue.store.open_lease("outside", 3_600_000, serves | {"slots": 0})
+    assert await ran[1].why() == [], "how much an external worker can do is not known"
+
+
+async def test_why_says_when_the_worker_of_a_running_job_is_silent(queue: Queue) -> None:
+    job = await queue.enqueue("mail")
+    lease = await queue.store.open_lease("ada", 300, {"topics": ["mail"], "slots": 1})
+    await queue.store.claim(lease, Wants(["mail"], [], 1, 1))
+
+    async def told(word: str) -> str:
+        return next((one for one in await job.why() if word in one), "")
+
+    text = await until(lambda: told("its lease ended"))
+    assert re.fullmatch(r"its worker ada was last heard of \d+ s ago; its lease ended \d\d:\d\d:\d\d UTC", text)
+    await queue.store.renew(lease, 3_600_000)
+    assert await job.why() == []

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from treadle import Context, JobNotFound, Queue, Retry, Worker
+from treadle import ChildFailed, Context, JobNotFound, Queue, Retry, Status, Worker
 from treadle.testing import Clock, assert_enqueued, inline, refute_enqueued
 
 
@@ -190,3 +190,36 @@ def test_assertions_need_no_event_loop_and_leave_nothing_open(queue: Queue) -> N
     assert job.refresh().id == job.id
     with pytest.raises(JobNotFound):
         queue.sync.get("nothing")
+
+
+async def test_inline_a_job_waits_for_its_children(queue: Queue) -> None:
+    """Also for theirs, and for many."""
+
+    @queue.job
+    async def leaf(n: int) -> int:
+        return n * 2
+
+    @queue.job
+    async def middle(ctx: Context, n: int) -> int:
+        return sum(await ctx.map("leaves", leaf, range(n), limit=2))
+
+    @queue.job
+    async def top(ctx: Context) -> int:
+        return int(await ctx.run(middle, {"n": 5}, delay="1h")) + 1
+
+    with inline(queue):
+        job = await top.enqueue()
+    assert (job.status, job.result_value) == (Status.COMPLETED, 21)
+
+
+async def test_inline_a_child_that_fails_fails_its_parent(queue: Queue) -> None:
+    @queue.job(max_attempts=1)
+    async def child() -> None:
+        raise ValueError("no luck")
+
+    @queue.job(max_attempts=1)
+    async def parent(ctx: Context) -> None:
+        await ctx.run(child)
+
+    with inline(queue), pytest.raises(ChildFailed, match="no luck"):
+        await parent.enqueue()

@@ -26,7 +26,11 @@ CODES = {
     "NotRepeatable": "not_repeatable",
     "TemplateDisabled": "template_disabled",
     "NotSchedulable": "not_schedulable",
+    "HasChildren": "has_children",
+    "TooDeep": "too_deep",
     "ScheduleNotFound": "not_found",
+    "EndpointNotFound": "not_found",
+    "DeliveryNotFound": "not_found",
     "TemplateNotFound": "not_found",
     "VersionConflict": "version_conflict",
     "CodeDefined": "code_defined",
@@ -44,6 +48,9 @@ CODES = {
 }
 
 
+NOT_FOUND = [f"{what}NotFound" for what in ("Schedule", "Template", "Endpoint", "Delivery")]
+
+
 def test_every_error_has_its_own_stable_code() -> None:
     found = {
         name: kind.code
@@ -52,7 +59,7 @@ def test_every_error_has_its_own_stable_code() -> None:
     }
     assert found == CODES
     # Kinds of one error that callers tell apart in Python only: a client sees the same code.
-    same = {"StoreBusy": "StoreUnavailable", "ScheduleNotFound": "JobNotFound", "TemplateNotFound": "JobNotFound"}
+    same = {"StoreBusy": "StoreUnavailable", **dict.fromkeys(NOT_FOUND, "JobNotFound")}
     assert all(CODES[name] == CODES[other] for name, other in same.items())
     assert len(set(CODES.values())) == len(CODES) - len(same)
 

@@ -112,7 +112,8 @@ def test_a_requeue_keeps_the_outcome_that_it_takes_back_and_the_payload_that_it_
         "worker": "w1",
     }
     assert requeue_metadata(Ended()) == {"outcome": outcome}
-    assert requeue_metadata(Ended(), {}) == {"outcome": outcome, "payload": {}}
+    assert requeue_metadata(Ended(), old_payload={}) == {"outcome": outcome, "payload": {}}
+    assert requeue_metadata(Ended(), 900) == {"outcome": {**outcome, "staleAt": 900}}
 
 
 def test_a_completed_step_tells_its_key_time_and_who_answered_if_there_are_such() -> None:

@@ -31,8 +31,6 @@ from treadle.policy.lifecycle import (
     Transition,
     WaitOver,
     decide,
-    first_line,
-    is_stale,
     retries,
     wrong_state,
 )
@@ -417,10 +415,6 @@ def test_an_owner_recognises_its_own_ending_even_if_a_cancel_changed_it() -> Non
     assert not done.may_end_as(None)
 
 
-def test_a_job_is_stale_when_its_time_is_over() -> None:
-    assert [is_stale(1_000, 500, now) for now in (1_499, 1_500, 1_501)] == [False, True, True]
-
-
 def test_a_waiting_job_is_asked_to_stop_and_stops_because_no_worker_has_to_be_asked() -> None:
     asked = decide(State(WAITING, 1), CancelRequested("not needed"))
     assert (asked.to, asked.event, asked.message) == (CANCELLING, "job:cancelling", "not needed")
@@ -458,21 +452,10 @@ def test_a_deleted_job_keeps_its_status() -> None:
 # -- small parts -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("error", "line"),
-    [
-        (TRACEBACK, "OSError: no route"),
-        ("  ValueError: x  \n\n", "ValueError: x"),
-        ("ValueError: x\n   \n\t", "ValueError: x"),
-        ("first\n    \nlast", "last"),
-        ("first\n  indented", "  indented"),
-        ("", ""),
-        ("\n \n", ""),
-        ("y" * 501, "y" * 500),
-    ],
-)
-def test_the_history_shows_the_line_that_names_the_exception(error: str, line: str) -> None:
-    assert first_line(error) == line
+def test_the_history_shows_the_line_that_names_the_exception() -> None:
+    retried = decide(State(PROCESSING, 1), Failed(TRACEBACK, "OSError", 1000))
+    assert retried.message == "OSError: no route"
+    assert decide(State(PROCESSING, 1), Failed("y" * 501, "", 1000)).message == "y" * 500
 
 
 @pytest.mark.parametrize(

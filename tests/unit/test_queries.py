@@ -11,7 +11,7 @@ import treadle
 from treadle.store.sql.queries import TABLES, load
 
 DIALECTS = ("postgres", "sqlite")
-SHARED = ("common.sql", "output.sql", "webhooks.sql")
+SHARED = ("common.sql", "output.sql", "children.sql", "webhooks.sql")
 FILES = (*SHARED, "postgres.sql", "sqlite.sql")
 STORE = Path(treadle.__file__).parent / "store"
 PYTHON = {path: path.read_text() for path in STORE.rglob("*.py") if path.name != "__init__.py"}
@@ -48,7 +48,7 @@ def test_no_name_is_given_twice() -> None:
     for dialect in DIALECTS:
         both = [name for file in (*SHARED, f"{dialect}.sql") for name in names(file)]
         assert len(both) == len(set(both))
-        assert set(load(dialect)) == {*both, "jobs_by_id", "jobs_by_number"}, "put together from two others each"
+        assert set(load(dialect)) == {*both, "jobs_by_id", "jobs_by_number", "view_in_lists"}, "three are put together"
 
 
 def test_every_query_is_used() -> None:

@@ -11,6 +11,7 @@ import pytest
 from treadle.model.errors import JobNotFound, StoreUnavailable
 from treadle.policy.admission import Owner, Request, UniqueKey
 from treadle.policy.lifecycle import CancelRequested
+from treadle.policy.retention import Rules
 from treadle.store.sql.scripts.admitting import _take_keys
 from treadle.store.sql.scripts.common import LOOKS, JobFacts, Script
 from treadle.store.sql.scripts.limits import wake
@@ -79,8 +80,8 @@ NOWHERE: list[Answer] = [
 def test_a_job_that_moves_is_looked_for_again_but_not_for_ever() -> None:
     found = ("find_jobs", [JobFacts(7, "id", "mail", 1, 0, 3, 0, None, None, 0, "")])
     running = [*NOWHERE[:-3], ("lock_running", [(7, 1, None)]), ("mark_cancel", NOBODY), ("add_events", NOBODY)]
-    assert play(steer(["id"], stop, 0), [found, *NOWHERE, *running]).answers == {"id": None}
-    answer = play(steer(["id"], stop, 0), [found, *NOWHERE * LOOKS]).answers["id"]
+    assert play(steer(["id"], stop, Rules()), [found, *NOWHERE, *running]).answers == {"id": None}
+    answer = play(steer(["id"], stop, Rules()), [found, *NOWHERE * LOOKS]).answers["id"]
     assert isinstance(answer, Refusal)
     assert isinstance(answer.error, JobNotFound)
 

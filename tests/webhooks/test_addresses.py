@@ -1,9 +1,10 @@
 """Nothing inside the network is reached: by address, by name, or by a name that changes."""
 
 import asyncio
+import contextlib
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from ipaddress import ip_address
 
 import pytest
@@ -48,6 +49,14 @@ async def test_no_url_that_leads_inside_connects_to_anything(canary: Canary, dis
     assert {one.status for one in tries} == {None}
     assert [one for one in tries if not (one.error or "").startswith("url: ")] == []
     assert canary.connections == 0
+
+
+@contextlib.asynccontextmanager
+async def closing(sessions: addresses.PinnedSessions) -> AsyncIterator[None]:
+    try:
+        yield
+    finally:
+        await sessions.close()
 
 
 def of_this_machine() -> Iterator[str]:
@@ -110,6 +119,17 @@ async def test_a_name_that_moves_gets_new_connections(dispatch: Dispatch) -> Non
             await dispatcher.send(f"http://hooks.example:{receiver.port}/", "{}", f"msg_{number}")
         assert receiver.addresses == ["127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.2"]
         assert receiver.connections == 2
+
+
+async def test_a_connection_to_an_address_that_was_not_checked_is_not_made(canary: Canary) -> None:
+    """Whatever the client library may resolve by itself."""
+    url = check_url(f"http://hooks.example:{canary.port}/", http_allowed=True)
+    sessions = addresses.PinnedSessions()
+    async with closing(sessions), sessions.to(url, frozenset({ip_address(PUBLIC)})) as session:
+        for host in ("127.0.0.1", "localhost", "other.example"):
+            with pytest.raises(OSError, match="was not checked"):
+                await session.post(f"http://{host}:{canary.port}/")
+    assert canary.connections == 0
 
 
 async def test_all_addresses_of_a_name_are_tried(dispatch: Dispatch) -> None:

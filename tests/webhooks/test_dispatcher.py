@@ -166,6 +166,36 @@ async def test_the_status_counts_however_the_answer_goes_on(
 
 
 @pytest.mark.parametrize(
+    "head",
+    [
+        b"Content-Length: -5\r\n",
+        b"Content-Length: 2\r\nContent-Length: 3\r\n",
+        b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n",
+        b"Content-Length: " + b"9" * 100 + b"\r\n",
+        b"X: \x00\r\n",
+    ],
+)
+async def test_an_ambiguous_answer_is_none(dispatcher: WebhookDispatcher, receiver: Receiver, head: bytes) -> None:
+    receiver.answer = raw(OK + head + b"\r\nabc")
+    tried = await dispatcher.send(receiver.url, BODY, "msg_1")
+    assert (tried.status, "its answer is not HTTP" in (tried.error or "")) == (None, True)
+
+
+async def test_switching_protocols_is_no_success(dispatcher: WebhookDispatcher, receiver: Receiver) -> None:
+    receiver.answer = raw(b"HTTP/1.1 101 X\r\nUpgrade: websocket\r\nConnection: upgrade\r\n\r\n", then_close=False)
+    assert (await dispatcher.send(receiver.url, BODY, "msg_1")).status == 101
+    receiver.answer = answer(204)
+    assert (await dispatcher.send(receiver.url, BODY, "msg_2")).status == 204
+    assert receiver.connections == 2
+
+
+@pytest.mark.parametrize("target", ["/a//b/../c", "/%zz/%2e%2e/", "/;a=b?c=d&e?f=%00", "/$&'()*+,;=:@!|^`<>{}"])
+async def test_the_path_is_sent_as_it_was_given(dispatcher: WebhookDispatcher, receiver: Receiver, target: str) -> None:
+    await dispatcher.send(f"http://127.0.0.1:{receiver.port}{target}", BODY, "msg_1")
+    assert receiver.received[0].target == target
+
+
+@pytest.mark.parametrize(
     ("behaviour", "problem"),
     [
         pytest.param(raw(), "hung up without an answer", id="hangs up"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
@@ -139,6 +140,18 @@ async def test_a_hint_is_enough(
     await start(queue)
     for _ in range(3):
         await delivered(queue, await job_with(queue, receiver.url))
+
+
+async def test_a_flood_of_hints_costs_few_claims(queue: FaultyQueue, start: Start) -> None:
+    """Jobs without webhooks end all the time."""
+    running = await start(queue)
+    await until(lambda: queue.faults.calls["claim_deliveries"])
+    before, began = queue.faults.calls["claim_deliveries"], time.monotonic()
+    for _ in range(300):
+        running._hear("ended")
+        await asyncio.sleep(0.001)
+    passed = time.monotonic() - began
+    assert queue.faults.calls["claim_deliveries"] - before <= passed / sending.LEAST_PAUSE_S + 2
 
 
 async def test_without_hints_it_looks_now_and_then(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -55,3 +56,12 @@ async def maps_in_coroutine(ctx: Context, payload: dict[str, Any]) -> list[int]:
 def _squared(payload: dict[str, Any], item: int) -> int:
     note(payload["path"], str(item))
     return item * item
+
+
+def sleeps(ctx: Context, payload: dict[str, Any], number: int) -> int:
+    """In a process; the first item never ends by itself."""
+    note(payload["path"], f"begun-{number}")
+    while number == 0:
+        ctx.check_cancelled()
+        time.sleep(0.01)
+    return number

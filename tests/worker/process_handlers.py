@@ -203,3 +203,8 @@ async def async_chain(ctx: Context, payload: dict[str, Any]) -> str:
     if payload.get("raises"):
         raise ValueError("no")
     return job.id
+
+
+def holds_on(ctx: Context, payload: dict[str, Any]) -> None:
+    ctx.heartbeat("30m")
+    until_blocking(Path(payload["until"]).exists)

@@ -3,12 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.faulty import FaultyQueue
 from tests.waiting import ended, until
+from tests.worker import process_handlers as handlers
 from tests.worker.conftest import Start
 from treadle import Context, Fail, Job, Queue
 
@@ -118,6 +121,51 @@ async def test_a_heartbeat_renews_the_lease_now_but_not_in_a_tight_loop(queue: F
     await start(queue)
     assert await (await anxious.enqueue()).result("60s") == "later"
     assert queue.faults.calls["touch"] <= 2
+
+
+@pytest.mark.parametrize("kind", ["coroutine", "thread", "process"])
+async def test_a_heartbeat_with_a_lease_keeps_it_that_long_over_the_next_renewals(
+    queue: FaultyQueue, start: Start, kind: str, tmp_path: Path
+) -> None:
+    def in_thread(ctx: Context, payload: dict[str, Any]) -> None:
+        handlers.holds_on(ctx, payload)
+
+    async def in_coroutine(ctx: Context, payload: dict[str, Any]) -> None:
+        await ctx.heartbeat("30m")
+        await until(Path(payload["until"]).exists)
+
+    functions: dict[str, Any] = {"coroutine": in_coroutine, "thread": in_thread, "process": handlers.holds_on}
+    queue.register("holds", functions[kind], process=kind == "process")
+    path = tmp_path / "enough"
+    job = await queue.enqueue("holds", {"until": str(path)})
+    worker = await start(queue, lease="600ms")
+
+    async def lasts() -> bool:
+        until_then = (await job.refresh()).locked_until
+        return until_then is not None and (until_then - datetime.now(UTC)).total_seconds() > 1_700
+
+    await until(lasts)
+    await asyncio.sleep(0.5)  # two renewals
+    assert await lasts()
+    path.touch()
+    await job.result("60s")
+    assert worker.metrics.lease_losses == 0
+
+
+@pytest.mark.parametrize("lease", ["4s", "61m", "soon", -1])
+async def test_a_lease_that_is_too_short_or_too_long_is_refused(queue: FaultyQueue, start: Start, lease: Any) -> None:
+    @queue.job(max_attempts=1)
+    async def holds(ctx: Context) -> None:
+        await ctx.heartbeat(lease)
+
+    job = await holds.enqueue()
+    await start(queue)
+    await until(lambda: _has_failed(job))
+    assert (await job.refresh()).error_type == "InvalidInput"
+
+
+async def _has_failed(job: Job) -> bool:
+    return (await job.refresh()).status == "failed"
 
 
 async def test_a_heartbeat_while_the_store_is_away_is_no_error_and_its_news_are_written_later(

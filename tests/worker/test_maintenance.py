@@ -196,11 +196,14 @@ async def test_the_leader_reports_what_it_did(queue: FaultyQueue) -> None:
     await _end(tasks)
     duties = {one.name: one for one in leader.duties}
     assert leader.worker == "w"
-    assert list(duties) == ["reaper", "schedules", "webhooks", "retention", "operations", "tidying", "audit"]
+    assert list(duties) == [
+        *("reaper", "schedules", "webhooks", "stale", "retention", "operations", "tidying", "audit")
+    ]
     assert {one.name: one.every_ms for one in leader.duties} == {
         "reaper": 50,
         "schedules": None,
         "webhooks": None,
+        "stale": 10_000,
         "retention": queue.settings.retention_interval_ms,
         "operations": 30_000,
         "tidying": 60_000,

@@ -12,7 +12,7 @@ from tests.waiting import ended, in_status, until
 from tests.worker import map_handlers as handlers
 from tests.worker.conftest import Start
 from tests.worker.map_handlers import Doc
-from treadle import Context, Flow, Job, Queue, Retry, Status
+from treadle import CancelPolicy, Context, Flow, Job, Queue, Retry, Status
 from treadle.model import steps as limits
 from treadle.model.errors import InvalidInput, JobFailed
 from treadle.model.lazy_list import LazyList
@@ -505,3 +505,160 @@ async def test_bad_mapped_steps_are_refused_when_declared(queue: Queue) -> None:
     flow.step(name="other", after=[])(alone)
     mapped = flow.step(name="one", map=fetch, limit=3)(one)
     assert (mapped.spec.after, mapped.spec.map, mapped.spec.limit) == (("other", "fetch"), "fetch", 3)
+
+
+# -- hostile items -----------------------------------------------------------------------------------
+
+
+async def test_10_000_items_leave_nothing_behind_in_memory(queue: Queue, start: Start) -> None:
+    """At most `limit` run at once, also over 10,000, and the worker forgets each one that has ended."""
+    flow: Flow[Payload] = queue.flow("many")
+    running = most = 0
+    known: list[int] = []
+
+    @flow.step
+    async def numbers(ctx: Context, payload: Payload) -> list[int]:
+        return list(range(10_000))
+
+    @flow.step(map=numbers, limit=20)
+    async def one(ctx: Context, payload: Payload, number: int) -> int:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+        running -= 1
+        return number
+
+    @flow.step
+    async def total(ctx: Context, payload: Payload) -> int:
+        call: Any = ctx._call
+        steps = call.attempt.steps
+        known.extend(map(len, (steps._known, steps._seen, steps._begun, steps._places, steps._items, steps._reports)))
+        return sum(ctx.results["one"])
+
+    job = await flow.enqueue({})
+    await start(queue)
+    assert await job.result("120s") == sum(range(10_000))
+    assert most <= 20
+    assert max(known) < 10
+    assert counts(await job.refresh(), "one") == ("completed", {"total": 10_000, "done": 10_000, "failed": 0})
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+async def test_an_item_over_its_limit_fails_alone(queue: Queue, start: Start, path: str, kind: str) -> None:
+    flow: Flow[Payload] = queue.flow("slow", max_attempts=1)
+
+    @flow.step
+    async def numbers(ctx: Context, payload: Payload) -> list[int]:
+        return [0, 1, 2]
+
+    flow.step(map=numbers, timeout="200ms", max_failed=1, process=kind == "process")(handlers.sleeps)
+    job = await flow.enqueue({"path": path})
+    await start(queue)
+    assert await job.result("60s") == [None, 1, 2]
+    page = await queue.steps(job.id, "sleeps")
+    assert [one["status"] for one in page.items] == ["failed", "completed", "completed"]
+    assert "longer than its limit" in page.items[0]["error"]
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+async def test_a_cancel_reaches_items_of_each_kind(queue: Queue, start: Start, path: str, kind: str) -> None:
+    flow: Flow[Payload] = queue.flow("slow", cancel=CancelPolicy(grace="20s"))
+
+    @flow.step
+    async def numbers(ctx: Context, payload: Payload) -> list[int]:
+        return [0] if kind == "process" else [0, 1]
+
+    flow.step(map=numbers, process=kind == "process")(handlers.sleeps)
+    job = await flow.enqueue({"path": path})
+    await start(queue)
+    await until(lambda: "begun-0" in handlers.noted(path))
+    await queue.cancel(job.id)
+    assert (await ended(queue, job)).status is Status.CANCELLED
+    assert entry(await job.refresh(), "sleeps")["status"] == "cancelled"
+
+
+async def test_items_that_must_finish_do_before_a_cancel(queue: Queue, start: Start) -> None:
+    flow: Flow[Payload] = queue.flow("careful", cancel=CancelPolicy(grace="20s"))
+    go_on, begun = asyncio.Event(), asyncio.Event()
+
+    @flow.step
+    async def numbers(ctx: Context, payload: Payload) -> list[int]:
+        return [0, 1]
+
+    @flow.step(map=numbers, cancelable=False, limit=1)
+    async def one(ctx: Context, payload: Payload, number: int) -> int:
+        begun.set()
+        await go_on.wait()
+        return number
+
+    @flow.step
+    async def never(ctx: Context, payload: Payload) -> None: ...
+
+    job = await flow.enqueue({})
+    await start(queue)
+    await begun.wait()
+    await queue.cancel(job.id)
+    assert (await job.refresh()).status is Status.CANCELLING
+    go_on.set()
+    assert (await ended(queue, job)).status is Status.CANCELLED
+    states = [step["status"] for step in (await job.refresh()).steps]
+    assert states == ["completed", "completed", "cancelled"]
+
+
+async def test_items_in_threads_have_a_context_that_blocks(queue: Queue, start: Start) -> None:
+    flow: Flow[Payload] = queue.flow("threads")
+
+    @flow.step
+    async def numbers(ctx: Context, payload: Payload) -> list[int]:
+        return [2, 3]
+
+    @flow.step(map=numbers)
+    def one(ctx: Context, payload: Payload, number: int) -> int:
+        ctx.heartbeat()
+        return int(ctx.step("inner", handlers.squared, number)) + int(ctx.wait_external("answer"))
+
+    job = await flow.enqueue({})
+    await start(queue)
+    await in_status(queue, job, Status.WAITING)
+    for key in ("0", "1"):
+        await queue.signal(job.id, "one/answer", 100, key=key)
+    assert await job.result("30s") == [104, 109]
+
+
+@pytest.mark.parametrize("error", [SystemExit("out"), asyncio.CancelledError(), KeyboardInterrupt(), StopIteration()])
+async def test_whatever_an_item_raises_the_worker_goes_on(queue: Queue, start: Start, error: BaseException) -> None:
+    flow: Flow[Payload] = queue.flow("hostile", max_attempts=1)
+
+    @flow.step
+    async def numbers(ctx: Context, payload: Payload) -> list[int]:
+        return [0, 1]
+
+    @flow.step(map=numbers)
+    async def one(ctx: Context, payload: Payload, number: int) -> int:
+        raise error
+
+    @queue.job
+    async def after(ctx: Context) -> int:
+        return 1
+
+    job = await flow.enqueue({})
+    await start(queue, slots=1)
+    assert (await ended(queue, job)).status is Status.FAILED
+    assert await (await queue.enqueue("after")).result("30s") == 1
+
+
+async def test_an_item_with_a_large_result_fails_with_its_key(queue: Queue, start: Start) -> None:
+    @queue.job(max_attempts=1)
+    async def large(ctx: Context) -> list[int]:
+        async def item(number: int) -> str:
+            return "x" * (2_000_000 if number else 100_000)
+
+        return [len(one or "") for one in await ctx.map("one", item, range(2), max_failed=1)]
+
+    job = await queue.enqueue("large")
+    await start(queue)
+    assert await job.result("30s") == [100_000, 0]
+    [fine, failed] = (await queue.steps(job.id, "one")).items
+    assert (fine["resultSize"], failed["key"], "the limit is" in failed["error"]) == (100_002, "1", True)

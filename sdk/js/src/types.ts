@@ -151,6 +151,8 @@ export interface ListQuery {
   status?: Status | "stale" | (string & {});
   scope?: string;
   scopeId?: string;
+  /** Only the children of this job. */
+  parentId?: string;
   /** What one types into the search box: `topic:mail status:failed some words`. */
   q?: string;
   /** An expression over the job's fields: `priority >= 75 && payload.userId = '123'`. */

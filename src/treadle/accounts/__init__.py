@@ -1,7 +1,7 @@
 """Users, superusers, API keys, tokens and sign-in."""
 
 from treadle.accounts.account import SCOPES, SUPERUSERS, USERS, Account, ApiKey, Caller, Collection
-from treadle.accounts.accounts import Accounts, ReadRecords
+from treadle.accounts.accounts import Accounts
 from treadle.accounts.api_keys import ApiKeys
 from treadle.accounts.errors import (
     AccountExists,
@@ -13,6 +13,7 @@ from treadle.accounts.errors import (
     TooManyAttempts,
 )
 from treadle.accounts.passwords import Passwords
+from treadle.accounts.signing_keys import ReadRecords
 from treadle.accounts.throttle import SignInThrottle
 
 __all__ = [

@@ -8,11 +8,13 @@ import secrets
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeGuard
 
 from pydantic_core import from_json, to_json
 
+from treadle.model.caller import Caller as ApplicationUser
 from treadle.model.errors import InvalidInput
 from treadle.model.job import from_ms, rfc3339
 from treadle.model.payload import dumps_object
@@ -110,7 +112,7 @@ class Caller:
     account_id: str | None = None
     """The id of the account or of the API key."""
     account: Account | None = field(default=None, repr=False)
-    """The account when the token was checked; new tokens are made from it."""
+    """The account when the token was checked; new tokens are made from it. None for the application's own users."""
     name: str = "anonymous"
     """For the audit log: an e-mail address or the name of an API key."""
 
@@ -131,11 +133,25 @@ class Caller:
         return cls(kind, record, account_id=account.id, account=account, name=account.email)
 
     @classmethod
+    def of_application(cls, user: ApplicationUser) -> Caller:
+        """A user whom the host application vouches for. Equal users give the same object, so that rules are bound to
+        them once."""
+        return _of_application(user.id, user.email, to_json(checked_data(user.data)), user.superuser)
+
+    @classmethod
     def of_key(cls, key: ApiKey) -> Caller:
         return cls("api_key", scopes=key.scopes, account_id=key.id, name=key.name)
 
 
 Caller.anonymous = Caller("anonymous")
+
+
+@lru_cache(maxsize=512)
+def _of_application(id: str, email: str, data: bytes, superuser: bool) -> Caller:
+    collection = SUPERUSERS if superuser else USERS
+    named = {"id": id, "email": email, "collectionId": COLLECTION_IDS[collection], "collectionName": collection}
+    record = MappingProxyType({**from_json(data), **named})
+    return Caller("superuser" if superuser else "user", record, account_id=id, name=email or id)
 
 
 # -- records ---------------------------------------------------------------------------------------

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-from pydantic_core import from_json, to_json
-
-from treadle.accounts import links, tokens
+from treadle.accounts import links, signing_keys, tokens
 from treadle.accounts.account import (
     MAX_EMAIL,
     MAX_PASSWORD,
@@ -39,13 +38,12 @@ from treadle.accounts.errors import AccountExists, AccountNotFound, LastSuperuse
 from treadle.accounts.last_seen import KIND as LAST_SEEN
 from treadle.accounts.last_seen import LastSeen
 from treadle.accounts.passwords import Passwords
+from treadle.accounts.signing_keys import ReadRecords, SigningKeys
 from treadle.accounts.throttle import SignInThrottle
 from treadle.model.errors import StoreUnavailable, VersionConflict
 from treadle.store.protocol import Store
 from treadle.store.values import Record, RecordWrite
 
-INSTALL = "install"
-SIGNING = "signing"
 SIGNED_OUT = "signed_out"
 # Begins the key of a superuser that is being deleted; no e-mail address has a blank.
 RETIRED = "deleted "
@@ -53,7 +51,6 @@ RETIRED = "deleted "
 TRIES = 10
 
 AccountEdit = Callable[[Account], Account]
-ReadRecords = Callable[[Sequence[tuple[str, str]]], Awaitable[Sequence[Record | None]]]
 
 
 class Accounts:
@@ -67,13 +64,17 @@ class Accounts:
         attempts: SignInThrottle | None = None,
         clock: Callable[[], float] = time.time,
         records: ReadRecords | None = None,
+        key_file: Path | None = None,
+        secret_key: str = "",
     ) -> None:
-        """`records` reads the records of callers; by default, the store's method of that name."""
+        """`records` reads the records of callers; by default, the store's method of that name. `key_file` and
+        `secret_key`: see `SigningKeys`."""
         self._store = store
         self._records = records or store.get_records
         self._passwords = passwords or Passwords()
         self._attempts = attempts or SignInThrottle()
         self._clock = clock
+        self.keys = SigningKeys(store, key_file, secret_key, self._records)
         self.api_keys = ApiKeys(store, clock)
         self.last_seen = LastSeen(store, clock)
 
@@ -163,7 +164,7 @@ class Accounts:
         the same time, the second is seen to be the last.
         """
         for _ in range(TRIES):
-            (guard,) = await self._store.get_records([(INSTALL, SUPERUSERS)])
+            (guard,) = await self._store.get_records([(signing_keys.INSTALL, SUPERUSERS)])
             records = await self._store.find_records(SUPERUSERS)
             if not any(one.id != account.id and not _is_retired(one) for one in records):
                 raise LastSuperuser(f"{account.email} is the only superuser; create another one first")
@@ -172,7 +173,7 @@ class Accounts:
                 return
             body = account_body(account.email, account.password_hash, new_token_key(), account.verified, account.data)
             writes = [
-                RecordWrite(INSTALL, SUPERUSERS, SUPERUSERS, "{}", version=guard and guard.version),
+                RecordWrite(signing_keys.INSTALL, SUPERUSERS, SUPERUSERS, "{}", version=guard and guard.version),
                 RecordWrite(SUPERUSERS, record.id, RETIRED + record.id, body, version=record.version),
             ]
             try:
@@ -244,7 +245,7 @@ class Accounts:
         """
         old = tokens.claimed(instead_of) if instead_of else None
         session = old.session if old else secrets.token_hex(16)
-        return tokens.sign(account, await self.install_key(), self._clock(), session)
+        return tokens.sign(account, await self.keys.current(), self._clock(), session)
 
     async def sign_out(self, token: str) -> None:
         """End the session of this token: all its tokens are invalid from now on, on every server."""
@@ -265,20 +266,14 @@ class Accounts:
         claims = tokens.claimed(token)
         if claims is None or claims.expires <= self._clock():
             return None
-        names = [(INSTALL, SIGNING), (claims.collection, claims.id), (SIGNED_OUT, claims.session)]
+        names = [signing_keys.NAME, (claims.collection, claims.id), (SIGNED_OUT, claims.session)]
         install, record, ended = await self._records(names)
-        return None if install is None or record is None or ended else _bearer(token, install, record)
+        return None if record is None or ended else _bearer(token, self.keys.accepted(install), record)
 
-    async def install_key(self) -> str:
-        """The random signing key of this installation, created at its first use."""
-        (record,) = await self._records([(INSTALL, SIGNING)])
-        if record is None:
-            body = to_json({"secret": secrets.token_urlsafe(48)}).decode()
-            record = await self._write(RecordWrite(INSTALL, SIGNING, SIGNING, body))
-        if record is None:
-            (record,) = await self._store.get_records([(INSTALL, SIGNING)])
-        assert record is not None, "it is never deleted"
-        return _secret(record)
+    async def accepted_keys(self) -> tuple[str, ...]:
+        """All keys that what was signed before may have."""
+        (install,) = await self._records([signing_keys.NAME])
+        return self.keys.accepted(install)
 
     # -- setting up ----------------------------------------------------------------------------
 
@@ -335,14 +330,11 @@ def _merged(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=512)
-def _bearer(token: str, install: Record, record: Record) -> Caller | None:
+def _bearer(token: str, keys: tuple[str, ...], record: Record) -> Caller | None:
     """The caller that the token belongs to. Cached: the same records always give the same caller."""
     account = account_from(record)
-    return Caller.of_account(account) if tokens.is_genuine(token, account, _secret(install)) else None
-
-
-def _secret(install: Record) -> str:
-    return str(from_json(install.body)["secret"])
+    genuine = any(tokens.is_genuine(token, account, key) for key in keys)
+    return Caller.of_account(account) if genuine else None
 
 
 def _unknown(account: str) -> AccountNotFound:

@@ -20,6 +20,8 @@ from treadle.cli import (
     job_output,
     migrate,
     reclaim,
+    retention,
+    rotate_key,
     schedules,
     serve,
     stats,
@@ -63,6 +65,7 @@ app.add_typer(templates.app, name="templates")
 app.add_typer(topics.app, name="topics")
 app.add_typer(webhooks.app, name="webhooks")
 app.add_typer(workers.app, name="workers")
+app.add_typer(retention.app, name="retention")
 app.command("stats")(stats.stats)
 app.command("top")(top.top)
 app.command("reclaim")(reclaim.reclaim)
@@ -71,6 +74,7 @@ app.add_typer(user.app, name="user")
 app.add_typer(api_key.app, name="api-key")
 app.add_typer(codegen.app, name="codegen")
 app.command("doctor")(doctor.doctor)
+app.command("rotate-key")(rotate_key.rotate_key)
 app.command("migrate")(migrate.migrate)
 app.command("bench")(bench.bench)
 app.command("demo")(demo.demo)

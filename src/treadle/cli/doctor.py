@@ -61,6 +61,9 @@ async def _examine(queue: Queue) -> list[Finding]:
     except TreadleError as error:
         return [Finding("connection", "fail", error.message)]
     try:
-        return [*await examine(store, queue.settings), Finding("migrations", "ok", "the schema is up to date")]
+        return [
+            *await examine(store, queue.settings, queue.key_file),
+            Finding("migrations", "ok", "the schema is up to date"),
+        ]
     finally:
         await store.close()

@@ -171,6 +171,6 @@ def _say_ending(job: Job) -> None:
     if job.status == "completed":
         say(f"completed: {to_json(job.result_value).decode()}")
     else:
-        from treadle.policy.lifecycle import first_line
+        from treadle.model.error_line import error_line
 
-        say(f"{job.status}: {first_line(job.last_error or job.cancel_reason or '')}".rstrip(": "))
+        say(f"{job.status}: {error_line(job.last_error or job.cancel_reason or '', job.error_type or '')}".rstrip(": "))

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from rich.text import Text
 
+    from treadle.insights.family import Family
     from treadle.model.events import Event
     from treadle.model.job import Job
     from treadle.queue import Queue
@@ -106,21 +107,23 @@ def _row(job: Job) -> list[Text | str]:
 
 def note(job: Job) -> str:
     """The most useful detail next to the status."""
-    from treadle.policy.lifecycle import first_line
+    from treadle.model.error_line import error_line
 
     if job.status == "pending":
         return _waits_for(job)
     if job.status in ("processing", "cancelling"):
         return f"{job.progress} % {job.progress_message or ''}".rstrip()
-    return "" if job.status == "completed" else first_line(job.last_error or job.cancel_reason or "")
+    return (
+        "" if job.status == "completed" else error_line(job.last_error or job.cancel_reason or "", job.error_type or "")
+    )
 
 
 def _waits_for(job: Job) -> str:
-    from treadle.policy.lifecycle import first_line
+    from treadle.model.error_line import error_line
 
     needs = [f"needs {job.capability}"] if job.capability else []
     due = [f"due {relative(job.run_at)}"] if job.attempt or job.run_at > job.created_at else []
-    return ", ".join([*needs, *due, *([first_line(job.last_error)] if job.last_error else [])])
+    return ", ".join([*needs, *due, *([error_line(job.last_error, job.error_type or "")] if job.last_error else [])])
 
 
 def _say_total(shown: int, offset: int, total: Count, where: str) -> None:
@@ -139,11 +142,13 @@ def _say_total(shown: int, offset: int, total: Count, where: str) -> None:
 def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson = False) -> None:
     """Show everything about a job, with its history."""
 
-    async def read(queue: Queue) -> tuple[Job, Sequence[Event]]:
-        found = await queue.get(await whole_id(queue, job_id))
-        return found, await queue.events(found.id)
+    async def read(queue: Queue) -> tuple[Job, Sequence[Event], Family]:
+        from treadle.insights.family import family
 
-    job, events = ask(db, read)
+        found = await queue.get(await whole_id(queue, job_id))
+        return found, await queue.events(found.id), await family(queue.store, found)
+
+    job, events, kin = ask(db, read)
     if as_json:
         from treadle.insights.timeline import event_as_json
 
@@ -154,6 +159,10 @@ def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson =
         print_heading("\nsteps")
         for line in _step_tree(job.steps):
             print(safe(line))
+    if kin.parents or kin.children:
+        print_heading("\nfamily")
+        for line in _family_tree(job, kin):
+            print(safe(line))
     if job.last_error:
         print_heading("\nerror" if job.status == "failed" else "\nlast error")
         print(safe(job.last_error.rstrip()))
@@ -162,6 +171,22 @@ def show(job_id: options.JobId, db: options.Db = None, as_json: options.AsJson =
         (Column("at"), Column("event"), Column("status"), Column("message", flexible=True)),
         [_event_row(event) for event in events],
     )
+
+
+def _family_tree(job: Job, kin: Family) -> list[str]:
+    """Parents, the job itself and its children, one line each."""
+    lines = [f"{'   ' * depth}{_relative(one)}" for depth, one in enumerate(kin.parents)]
+    indent = "   " * len(kin.parents)
+    lines.append(f"{indent}{job.topic}  {job.status}  (this job)")
+    more = kin.total - len(kin.children)
+    children = [_relative(one) for one in reversed(kin.children)] + ([f"… {more:,} more"] if more else [])
+    for place, line in enumerate(children):
+        lines.append(f"{indent}{'└─' if place == len(children) - 1 else '├─'} {line}")
+    return lines
+
+
+def _relative(job: Job) -> str:
+    return f"{job.topic}  {job.status}  {job.id}"
 
 
 def _step_tree(steps: Sequence[dict[str, Any]]) -> list[str]:
@@ -236,6 +261,7 @@ def _facts(job: Job) -> dict[str, Text | str]:
         "result": None if job.result_value is None else _json(job.result_value),
         "scope": " ".join(part for part in (job.scope, job.scope_id) if part) or None,
         "created by": job.created_by,
+        "parent": job.parent_id,
         "idempotency key": job.idempotency_key,
         "capability": job.capability,
         "created": _time(job.created_at),

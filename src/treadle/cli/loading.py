@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,6 +32,14 @@ def load_queue(target: str) -> Queue:
     if not isinstance(found, Queue):
         raise InvalidInput(f"{target} is of type {type(found).__name__}, not a treadle.Queue{_queues_in(module)}")
     return found
+
+
+def include_modules(names: Iterable[str]) -> None:
+    """Import modules whose handlers register themselves on a queue."""
+    for name in names:
+        if not all(word.isidentifier() for word in name.split(".")):
+            raise InvalidInput(f"--include: {name!r} does not name a module; write it like app.jobs")
+        _import(name)
 
 
 def _hint(target: str) -> str:

@@ -130,10 +130,13 @@ def _workers(found: Sequence[LiveWorker]) -> Table | None:
 
 
 def _failures(found: Sequence[Job]) -> Table | None:
-    from treadle.policy.lifecycle import first_line
+    from treadle.model.error_line import error_line
 
     if not found:
         return None
     columns = (Column("failed"), Column("topic"), Column("age"), Column("error", flexible=True))
-    rows = [[job.id, job.topic, age(job.ended_at or job.updated_at), first_line(job.last_error or "")] for job in found]
+    rows = [
+        [job.id, job.topic, age(job.ended_at or job.updated_at), error_line(job.last_error or "", job.error_type or "")]
+        for job in found
+    ]
     return table_of(columns, [[styled(cell) for cell in row] for row in rows])

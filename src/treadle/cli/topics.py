@@ -10,6 +10,7 @@ from treadle.cli import options
 from treadle.cli.database import ask
 from treadle.cli.output import Column, print_json, print_list, say
 from treadle.model.errors import TreadleError
+from treadle.model.topic_patterns import is_pattern
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="List topics, or pause one.", rich_markup_mode=None)
 
-Name = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.", show_default=False)]
+Name = Annotated[
+    str, typer.Argument(metavar="TOPIC", help="The topic's name, or a group such as 'mail.*'.", show_default=False)
+]
 
 _COLUMNS = (
     Column("topic", flexible=True),
@@ -121,7 +124,7 @@ async def _resume(queue: Queue, topic: str) -> None:
 async def _known(queue: Queue, topic: str) -> None:
     """A typing error would pause a topic that nobody has."""
     known: Sequence[str] = [one.topic for one in await queue.topics()]
-    if topic not in known:
+    if topic not in known and not is_pattern(topic):
         raise TreadleError(f"no topic has the name {topic}; treadle topics list shows them")
 
 

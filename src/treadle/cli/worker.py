@@ -16,7 +16,7 @@ import typer
 
 from treadle.cli import logs, options
 from treadle.cli.database import moved
-from treadle.cli.loading import load_queue
+from treadle.cli.loading import include_modules, load_queue
 from treadle.model.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -46,7 +46,21 @@ SlotsOption = Annotated[
 ]
 TopicsOption = Annotated[
     list[str] | None,
-    typer.Option("--topics", metavar="A,B", help="Serve only these topics. Default: all with a handler."),
+    typer.Option(
+        "--topics", metavar="A,B", help="Serve only these topics; 'shop.*' is a group. Default: all with a handler."
+    ),
+]
+ExceptOption = Annotated[
+    list[str] | None,
+    typer.Option("--except", metavar="A,B", help="Don't serve these topics; 'mail.*' is a group."),
+]
+IncludeOption = Annotated[
+    list[str] | None,
+    typer.Option("--include", metavar="MODULE,…", help="Import these modules too, which register handlers."),
+]
+ReloadOption = Annotated[
+    bool,
+    typer.Option("--reload", help="Start again when a Python file below the current folder changes; to develop with."),
 ]
 CapabilitiesOption = Annotated[
     list[str] | None,
@@ -92,6 +106,8 @@ def worker(
     processes: ProcessesOption = 1,
     slots: SlotsOption = None,
     topics: TopicsOption = None,
+    except_: ExceptOption = None,
+    include: IncludeOption = None,
     capabilities: CapabilitiesOption = None,
     name: NameOption = None,
     lease: LeaseOption = None,
@@ -100,6 +116,7 @@ def worker(
     max_jobs: MaxJobsOption = None,
     max_memory: MaxMemoryOption = None,
     prefetch: PrefetchOption = None,
+    reload: ReloadOption = False,
     log_level: options.LogLevel = "info",
     member: MemberOption = False,
     db: options.Db = None,
@@ -109,16 +126,20 @@ def worker(
     SIGTERM or Ctrl-C stops it: it takes no new jobs, running ones may finish until --drain is over, and the
     rest are released. A second signal releases them without waiting.
     """
+    if reload:
+        raise typer.Exit(_reloaded(log_level))
     limits = Limits(max_jobs, options.size(max_memory, "--max-memory"))
     if not member and (processes > 1 or any(limits)):
         raise typer.Exit(_supervised(processes, log_level, burst=burst))
     queue = moved(load_queue(target), target, db)
+    include_modules(options.names(include) or ())
     if not queue.handlers:
         raise InvalidInput(f"{target} has no handlers; register one with @queue.job")
     logs.configure(queue.settings.log_format, log_level)
     choices = {
         "slots": slots,
         "topics": options.names(topics),
+        "except_topics": options.names(except_) or (),
         "capabilities": options.names(capabilities) or (),
         "name": name,
         "lease": options.shortest(lease, "--lease", "1s"),
@@ -235,6 +256,16 @@ def _supervised(processes: int, log_level: str, *, burst: bool) -> int:
     logs.configure(own_settings.load().log_format, log_level)
     command = [sys.executable, "-m", "treadle", *_without_processes(sys.argv[1:]), "--member"]
     return supervise(command, processes, until_done=burst)
+
+
+def _reloaded(log_level: str) -> int:
+    """Run the same command without --reload, again after each change of the code."""
+    from treadle.cli.reloading import Reloader
+    from treadle.queue import own_settings
+
+    logs.configure(own_settings.load().log_format, log_level)
+    words = [word for word in sys.argv[1:] if word != "--reload"]
+    return Reloader([sys.executable, "-m", "treadle", *words], Path.cwd()).run()
 
 
 def _without_processes(argv: list[str]) -> list[str]:

@@ -13,6 +13,7 @@ from treadle.dashboard import words
 from treadle.dashboard.schema_fields import (
     PREFIX,
     SchemaField,
+    example_payload,
     field_choices,
     form_fields,
     form_problems,
@@ -69,6 +70,14 @@ class Ask:
     def fields(self) -> list[SchemaField]:
         return form_fields(self.object_schema)
 
+    @property
+    def example(self) -> Any:
+        """An answer of the right shape."""
+        if self.schema is None:
+            return True
+        example = example_payload(self.object_schema)
+        return example.get(ANSWER) if self.wrapped else example
+
 
 @dataclass(frozen=True, slots=True)
 class AnswerForm:
@@ -103,7 +112,7 @@ def asks(job: Job, specs: Sequence[StepSpec], runs: Mapping[str, Sequence[Mappin
     found = []
     for place, step in enumerate(job.steps):
         spec = known.get(step["id"])
-        waits = [run for run in runs.get(step["id"], ()) if run["status"] == StepState.WAITING]
+        waits = [run for run in runs.get(step["id"], ()) if run["status"] == StepState.WAITING and not run["childId"]]
         found += [_ask(job, place, spec, run) for run in waits]
     return found
 

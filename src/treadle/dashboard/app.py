@@ -43,6 +43,7 @@ from treadle.dashboard.pages import (
 )
 from treadle.dashboard.state import State
 from treadle.http import create_app as create_api
+from treadle.http.application_auth import Auth
 from treadle.http.errors import ApiError, from_treadle
 from treadle.http.server import Server, Servers
 from treadle.model.errors import TreadleError
@@ -53,9 +54,9 @@ if TYPE_CHECKING:
 Handler = Callable[[Page], Awaitable[Response]]
 
 
-def create_app(queue: Queue, *, worker_metrics: Sequence[Any] = ()) -> FastAPI:
+def create_app(queue: Queue, *, auth: Auth | None = None, worker_metrics: Sequence[Any] = ()) -> FastAPI:
     """The HTTP API of a queue and its dashboard, to serve directly or to mount in another application."""
-    return create_api(queue, worker_metrics=worker_metrics, pages=Dashboard)
+    return create_api(queue, auth=auth, worker_metrics=worker_metrics, pages=Dashboard)
 
 
 class Dashboard:
@@ -253,7 +254,8 @@ class Dashboard:
             raise NeedsSignIn from None
         if not caller.is_superuser or caller.account_id is None:
             raise NeedsSignIn
-        state.server.accounts.last_seen.note_soon(caller.account_id)
+        if caller.account is not None:
+            state.server.accounts.last_seen.note_soon(caller.account_id)
         return Page(request, state, caller)
 
     # -- what went wrong ---------------------------------------------------------------------------

@@ -22,7 +22,7 @@ class Fact:
     url: str = ""
 
 
-def facts(job: Job, delete_after_ms: int, stale_after_ms: int) -> Iterator[Fact]:
+def facts(job: Job, kept_ms: int) -> Iterator[Fact]:
     names = {value: name for name, value in PRIORITIES.items()}
     yield Fact("Topic", job.topic, url=f"/jobs?{urlencode({'topic': job.topic})}")
     yield Fact("Status", job.status.value)
@@ -48,7 +48,7 @@ def facts(job: Job, delete_after_ms: int, stale_after_ms: int) -> Iterator[Fact]
             yield Fact(name, value, mono=mono)
     end = job.ended_at
     if end:
-        gone = end + timedelta(milliseconds=stale_after_ms + delete_after_ms)
+        gone = end + timedelta(milliseconds=kept_ms)
         yield Fact("Deleted", f"{gone:%Y-%m-%d}, unless requeued")
 
 

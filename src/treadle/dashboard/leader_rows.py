@@ -16,6 +16,7 @@ TITLES = {
     "reaper": "Take back lost jobs",
     "schedules": "Schedules",
     "webhooks": "Webhooks",
+    "stale": "Stale jobs",
     "retention": "Retention",
     "operations": "Bulk operations",
     "tidying": "Statistics and limits",

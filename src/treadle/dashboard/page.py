@@ -129,8 +129,7 @@ class Page:
     @property
     def actor(self) -> Actor:
         assert self.caller is not None
-        assert self.caller.account is not None
-        return Actor(self.caller.account.email, self.caller.kind)
+        return Actor(self.caller.name, self.caller.kind)
 
     @property
     def who(self) -> str:
@@ -181,7 +180,7 @@ class Page:
             "environment_class": _environment_class(settings.environment),
             "read_only": self.read_only,
             "version": version("treadle"),
-            "who": self.caller.account.email if self.caller and self.caller.account else "",
+            "who": self.caller.name if self.caller else "",
         }
 
     async def _navigation(self) -> Sequence[tuple[str, Sequence[NavItem]]]:

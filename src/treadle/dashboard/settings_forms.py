@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +25,21 @@ def _topics(value: Any) -> str:
     return " ".join(value) if value else "all"
 
 
+def _exceptions(value: Any) -> str:
+    """Ages come as they are, or as lists from a form."""
+    found = [f"{name} {_age(ages[0])}, then {_age(ages[1])}" for name, ages in value.items()]
+    return "; ".join(found) or "none"
+
+
+def _age(ms: Any) -> str:
+    return "as others" if ms is None else format_ms(ms)
+
+
 LABELS: dict[str, tuple[str, Callable[[Any], str]]] = {
     "stale_after_ms": ("Stale after", format_ms),
     "delete_after_ms": ("Deleted, after that", format_ms),
+    "by_status": ("Exceptions for statuses", _exceptions),
+    "by_topic": ("Exceptions for topics", _exceptions),
     "output_after_ms": ("Output deleted after", format_ms),
     "enqueue_rule": ("Who may enqueue", _text),
     "manage_rule": ("Who may see and manage", _text),
@@ -70,7 +82,7 @@ def _shown(show: Callable[[Any], str], value: Any) -> str:
     """A value from a form may be anything."""
     try:
         return show(value)
-    except (TypeError, ValueError, ArithmeticError):
+    except (TypeError, ValueError, ArithmeticError, AttributeError, LookupError):
         return "?"
 
 
@@ -79,6 +91,8 @@ def _values(settings: StoredSettings) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: list(ages) for name, ages in value.items()}
     return list(value) if isinstance(value, tuple | list) else value
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from treadle.dashboard.words import as_json, pretty_json
 from treadle.model.job import Job
-from treadle.model.status import Status
 
 
 def enqueue_snippets(topic: str, payload: Any, address: str) -> list[tuple[str, str]]:
@@ -21,12 +20,13 @@ def snippets(job: Job, address: str) -> list[tuple[str, str]]:
     return [*enqueue_snippets(job.topic, job.payload, address), ("JSON", pretty_json(job.payload))]
 
 
-def answer_snippets(job: Job, address: str) -> list[tuple[str, str]]:
-    """Answers to the step that a waiting job waits for; `true` stands for the answer."""
-    if job.status is not Status.WAITING or not job.step:
-        return []
-    python = f"await queue.signal({job.id!r}, {job.step!r}, True)"
-    return _snippets(f"{_root(address)}/api/jobs/{job.id}/signal", {"step": job.step, "result": True}, python)
+def answer_snippets(job: Job, step: str, key: str, example: Any, address: str) -> list[tuple[str, str]]:
+    """Answers to the step that a waiting job waits for; `example` stands for the answer."""
+    named = {"key": key} if key else {}
+    more = f", key={key!r}" if key else ""
+    python = f"await queue.signal({job.id!r}, {step!r}, {example!r}{more})"
+    body = {"step": step, **named, "result": example}
+    return _snippets(f"{_root(address)}/api/jobs/{job.id}/signal", body, python)
 
 
 def _root(address: str) -> str:

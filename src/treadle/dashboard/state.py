@@ -57,7 +57,7 @@ class State:
         )
         self.schedule_count: CachedAnswer[str] | OneAnswer[str] = CachedAnswer(5.0, self._count_schedules)
         self.scans = Scans(queue.store)
-        self.checkup = Checkup(lambda: examine(queue.store, queue.settings))
+        self.checkup = Checkup(lambda: examine(queue.store, queue.settings, queue.key_file))
         self.database = _database_words(queue.url)
 
     def for_one_page(self) -> State:

@@ -219,6 +219,8 @@ class _Drawing:
             case StepState.SKIPPED:
                 return "its condition was not met"
             case StepState.WAITING:
+                if step["items"]:
+                    return "waits for its children"
                 return "waits for an answer" if self.job.status is Status.WAITING else "sleeps"
             case StepState.PROCESSING if 0 < step["progress"] < 100 and not step["items"]:
                 return f"{step['progress']} %"

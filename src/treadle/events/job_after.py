@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from treadle.model.events import PROGRESS
+from treadle.model.events import PROGRESS, STALE
 from treadle.model.job import from_ms, rfc3339
 from treadle.model.status import ENDED, Status
 from treadle.policy.lifecycle import retries
@@ -25,6 +25,8 @@ def job_after(change: Change) -> dict[str, Any]:
         job["lastWorker"] = change.worker
     to = change.to or change.job.status
     attempt = job["attempt"] if change.attempt is None else change.attempt
+    if change.event == STALE:
+        job["staleAt"] = rfc3339(from_ms(change.at))
     if change.event == PROGRESS:
         job["progress"], job["progressMessage"] = change.progress or 0, change.message
     elif to != job["status"] or attempt != job["attempt"]:
@@ -41,6 +43,8 @@ def _as_it_was(job: Mapping[str, Any], to: Status, attempt: int, at: str | None)
             was[_ENDINGS[to]] = at
     if to is Status.COMPLETED:
         was["progress"] = 100
+    elif job["steps"]:
+        was["progress"] = _progress_of_steps(job["steps"], at) if job["progress"] == 100 else job["progress"]
     elif job["progress"] == 100 or to is Status.PENDING:
         was["progress"] = 0
     if to is Status.PENDING:
@@ -50,3 +54,9 @@ def _as_it_was(job: Mapping[str, Any], to: Status, attempt: int, at: str | None)
     if attempt == 0:
         was |= {"lastError": None, "errorType": None}
     return was
+
+
+def _progress_of_steps(steps: Sequence[Mapping[str, Any]], at: str | None) -> int:
+    """A job with steps goes on where it was: what had ended by then counts."""
+    done = sum(1 for step in steps if step["completedAt"] and step["completedAt"] <= (at or ""))
+    return done * 100 // len(steps) if done < len(steps) else 99

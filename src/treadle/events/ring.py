@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from pydantic_core import to_json
 
-from treadle.model.told_job import MOST_DOCUMENT_BYTES, is_large, without_documents
+from treadle.model.told_job import shortened
 
 RING_EVENTS = 10_000
 RING_BYTES = 64 * 2**20
@@ -49,12 +49,9 @@ class Ring:
         self.first = self.next = int(time.time() * 1000)
 
     def add(self, event: str, payload: Mapping[str, Any], facts: Mapping[str, Any]) -> None:
-        data = to_json(payload)
+        payload, data = shortened(payload)
         # The facts stay whole, so they count in full.
-        size = len(data)
-        if size > MOST_DOCUMENT_BYTES and "job" in payload and is_large(payload["job"]):
-            payload = {**payload, "job": without_documents(payload["job"]), "truncated": True}
-            data = to_json(payload)
+        size = len(data) if "truncated" not in payload and not facts.get("steps") else len(to_json(facts))
         self._events.append(FeedEvent(self.id_of(self.next), event, payload, facts, data))
         self._sizes.append(size)
         self._bytes += size

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from starlette.requests import Request
 
 from treadle.accounts import Accounts, Caller
+from treadle.http.application_auth import Auth, application_caller
 from treadle.http.bodies import ANYBODY, SIGNED_IN, STRANGERS, header_of, is_large, json_object
 from treadle.http.candidates import Candidate
 from treadle.http.errors import ApiError, not_found
@@ -82,9 +83,18 @@ def _check_topic(allowed: Sequence[str], topic: str) -> None:
 
 
 class Access:
-    def __init__(self, accounts: Accounts, site: RuntimeSettings, origin: Origin, *, read_only: bool = False) -> None:
-        """`read_only`: sessions of the dashboard change nothing, here either."""
+    def __init__(
+        self,
+        accounts: Accounts,
+        site: RuntimeSettings,
+        origin: Origin,
+        *,
+        read_only: bool = False,
+        auth: Auth | None = None,
+    ) -> None:
+        """`read_only`: sessions of the dashboard change nothing, here either. `auth` knows the application's users."""
         self._read_only = read_only
+        self._auth = auth
         self._accounts = accounts
         self._site = site
         self.origin = origin
@@ -103,18 +113,26 @@ class Access:
 
     async def _check(self, request: Request) -> Caller:
         token = bearer(request)
+        if self._auth is not None and (known := await application_caller(self._auth, request)):
+            if token is None:  # browsers send the application's session with requests from any page
+                self._check_session(request)
+            return known
         if token is None and (token := self.origin.token(request)):
-            self.origin.require_same_origin(request)
-            path = path_here(request.scope)
-            changes = request.method not in READS and path.startswith(API) and not path.startswith(SIGN_IN)
-            if self._read_only and changes:
-                raise ApiError(403, "read_only", "This dashboard is read-only, and so is its session; send a token.")
+            self._check_session(request)
         if token is None:
             return Caller.anonymous
         caller = await self._accounts.caller(token)
         if caller is None:
             raise ApiError(401, "invalid_token", "The token is invalid or has expired; sign in again.")
         return caller
+
+    def _check_session(self, request: Request) -> None:
+        """What only requests without a token have to pass."""
+        self.origin.require_same_origin(request)
+        path = path_here(request.scope)
+        changes = request.method not in READS and path.startswith(API) and not path.startswith(SIGN_IN)
+        if self._read_only and changes:
+            raise ApiError(403, "read_only", "This dashboard is read-only, and so is its session; send a token.")
 
     def token(self, request: Request) -> str | None:
         """The token that the request came with, in its header or its cookie."""

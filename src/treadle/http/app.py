@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
 
 from treadle.http import openapi
+from treadle.http.application_auth import Auth
 from treadle.http.errors import MOST_FIELDS, NOT_FOUND, ApiError, from_treadle, in_words, wrong_method
 from treadle.http.fast_routes import FastRoutes, path_here
 from treadle.http.public_path import PublicPath
@@ -82,14 +83,19 @@ class Pages(Protocol):
 
 
 def create_app(
-    queue: Queue, *, worker_metrics: Sequence[Any] = (), pages: Callable[[Servers], Pages] | None = None
+    queue: Queue,
+    *,
+    auth: Auth | None = None,
+    worker_metrics: Sequence[Any] = (),
+    pages: Callable[[Servers], Pages] | None = None,
 ) -> FastAPI:
     """The HTTP API of a queue, to serve directly or to mount in another application.
 
-    `worker_metrics` are the counters of workers in this process, for `/metrics`. `pages` adds further routes.
+    `auth` says which of the application's own users calls. `worker_metrics` are the counters of workers in this
+    process, for `/metrics`. `pages` adds further routes.
     """
     metrics = HttpMetrics()
-    servers = Servers(queue, metrics)
+    servers = Servers(queue, metrics, auth)
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:

@@ -56,6 +56,7 @@ class StepDocument(Document):
 class StepRunDocument(StepDocument):
     answerSchema: dict[str, Any] | None = Field(description="of a waiting step: the JSON schema of its answer")
     waitsUntil: Time | None
+    childId: str | None = Field(description="the job that this run waits for, or has its result from")
 
 
 class StepPageDocument(Document):
@@ -324,6 +325,11 @@ class TemplateRateDocument(Document):
     perSeconds: float
 
 
+class TemplateRetentionDocument(Document):
+    staleAfterSeconds: float | None
+    deleteAfterSeconds: float | None
+
+
 class TemplateDocument(Document):
     topic: str
     version: int
@@ -348,6 +354,11 @@ class TemplateDocument(Document):
     resultSchema: dict[str, Any] | None
     schedulable: bool
     secret: list[str] = Field(description="payload fields that only handlers see")
+    stepResultLimit: int | None = Field(description="bytes that a step's result may have; null: as many as a payload")
+    retention: TemplateRetentionDocument | None = Field(
+        description="how long ended jobs are kept; null: by the settings"
+    )
+    finalStates: list[Status] = Field(description="in which a job of this topic has ended; always the same")
     createdAt: Time
     updatedAt: Time
 
@@ -392,10 +403,17 @@ class JobsSettingsDocument(Document):
     allowed_topics: list[str]
 
 
+class AgesDocument(Document):
+    stale_after: str | None
+    delete_after: str | None
+
+
 class RetentionDocument(Document):
     stale_after: str
     delete_after: str
     output_after: str
+    by_status: dict[str, AgesDocument]
+    by_topic: dict[str, AgesDocument]
 
 
 class EndpointEventDocument(Document):

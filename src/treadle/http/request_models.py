@@ -19,11 +19,14 @@ from pydantic_core import PydanticCustomError
 from treadle.http.bodies import MOST_ITEMS, Body
 from treadle.model.durations import INT32, MAX_DURATION_MS, PRIORITIES, duration_ms
 from treadle.model.errors import InvalidInput
+from treadle.model.job import FOREIGN_TOPIC_PATTERN, TOPIC_PATTERN
 from treadle.model.output import DEFAULT_CHANNEL
 from treadle.model.webhooks import WEBHOOK_EVENTS
 
 MOST_SUBSCRIPTIONS = 100
-TopicName = Annotated[str, Field(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)*$", max_length=100)]
+TopicGroup = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:*]+$", max_length=255)]
+"""A topic, or a group of topics such as `mail.*`."""
+TopicName = Annotated[str, Field(pattern=f"^({TOPIC_PATTERN}|{FOREIGN_TOPIC_PATTERN})$", max_length=255)]
 ShortText = Annotated[str, Field(min_length=1, max_length=255)]
 Instant = Annotated[str, Field(json_schema_extra={"format": "date-time"}, max_length=64)]
 # Validated in `policy`, which gives better messages; this is only the description for clients.
@@ -290,9 +293,25 @@ def _milliseconds(value: Any) -> int:
 Milliseconds = Annotated[int, PlainValidator(_milliseconds), _DURATION]
 
 
-class RetentionPatch(Body):
+class AgesPatch(Body):
+    """Omitted ages keep their value; null removes one."""
+
     stale_after: Milliseconds | None = None
     delete_after: Milliseconds | None = None
+
+
+EndedStatus = Literal["completed", "failed", "cancelled", "expired"]
+
+
+class RetentionPatch(Body):
+    stale_after: Milliseconds | None = Field(None, description="an ended job is stale after this time")
+    delete_after: Milliseconds | None = Field(None, description="a stale job is deleted after this time")
+    by_status: dict[EndedStatus, AgesPatch | None] | None = Field(
+        None, description="exceptions for jobs that ended this way; null removes one"
+    )
+    by_topic: dict[TopicName, AgesPatch | None] | None = Field(
+        None, description="exceptions for the jobs of topics, before those for statuses; null removes one"
+    )
     output_after: Milliseconds | None = Field(None, description="after a job's end, its output is deleted")
 
 

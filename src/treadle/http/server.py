@@ -15,6 +15,7 @@ from starlette.responses import Response
 
 from treadle.accounts import Accounts
 from treadle.http.access import Access, Permit
+from treadle.http.application_auth import Auth
 from treadle.http.claim_tokens import ClaimTokens
 from treadle.http.gathering import Gathered
 from treadle.http.one_at_a_time import Turns
@@ -38,13 +39,18 @@ log = logging.getLogger("treadle.http")
 class Server:
     """One for each application and event loop."""
 
-    def __init__(self, queue: Queue, metrics: HttpMetrics) -> None:
+    def __init__(self, queue: Queue, metrics: HttpMetrics, auth: Auth | None = None) -> None:
         store = queue.store
         self.queue = queue
-        self.accounts = Accounts(store, records=Gathered(store.get_records))
+        self.accounts = Accounts(
+            store,
+            records=Gathered(store.get_records),
+            key_file=queue.key_file,
+            secret_key=queue.settings.secret_key,
+        )
         self.site = queue.site
         self.origin = Origin.of(queue.settings)
-        self.access = Access(self.accounts, self.site, self.origin, read_only=queue.settings.read_only)
+        self.access = Access(self.accounts, self.site, self.origin, read_only=queue.settings.read_only, auth=auth)
         self.claim_tokens = ClaimTokens(self.accounts)
         self.external = ExternalWorkers(queue, metrics.count_ended)
         self.feed = queue.feed
@@ -82,9 +88,10 @@ class Server:
 class Servers:
     """Opens the queue and creates one `Server` per event loop."""
 
-    def __init__(self, queue: Queue, metrics: HttpMetrics) -> None:
+    def __init__(self, queue: Queue, metrics: HttpMetrics, auth: Auth | None = None) -> None:
         self.queue = queue
         self._metrics = metrics
+        self._auth = auth
         self._made: dict[asyncio.AbstractEventLoop, Server] = {}
         self.on_made: list[Callable[[Server], None]] = []
 
@@ -94,7 +101,7 @@ class Servers:
         if server is None:
             await self.queue.open()
             if loop not in self._made:  # another request may have been faster
-                server = self._made[loop] = Server(self.queue, self._metrics)
+                server = self._made[loop] = Server(self.queue, self._metrics, self._auth)
                 for begin in self.on_made:
                     begin(server)
             server = self._made[loop]

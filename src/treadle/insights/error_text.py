@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from treadle.model.error_line import error_line
+
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+)(?:, in (?P<name>.+))?$')
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen |/treadle/(?:worker|queue|model|handler)")
-_CARETS = re.compile(r"^\s*[~^]+\s*$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,12 @@ class ErrorText:
 
 
 def read_error(text: str | None, type_: str | None = None) -> ErrorText | None:
-    """The last line and the frames of a Python traceback; for any other text, the first line."""
+    """The exception's line and the frames of a Python traceback; for any other text, the first line."""
     if not text:
         return None if not type_ else ErrorText(type_, "", [], "")
     lines = text.splitlines()
     frames = list(_frames(lines))
-    told = _last_message(lines) if frames else lines[0]
+    told = error_line(text, type_ or "")
     name = type_ or ""
     head, colon, rest = told.partition(": ")
     if colon and _is_type(head, name):
@@ -89,11 +90,6 @@ def _frames(lines: list[str]) -> Iterable[Frame]:
                 source = ""
             file = found["file"]
             yield Frame(_short_path(file), int(found["line"]), found["name"] or "", source, not _LIBRARY.search(file))
-
-
-def _last_message(lines: list[str]) -> str:
-    """The line with the exception: the last one that is neither indented nor blank."""
-    return next((line for line in reversed(lines) if line and not line.startswith(" ") and not _CARETS.match(line)), "")
 
 
 def _short_path(file: str) -> str:

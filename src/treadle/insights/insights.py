@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from treadle.insights import failures, overview, search
+from treadle.insights import failures, family, overview, search
 from treadle.insights.failures import FailureGroup
-from treadle.insights.lists import COUNT_CAP, MAX_LIMIT, listing
+from treadle.insights.family import Family
+from treadle.insights.lists import MAX_LIMIT, listing
 from treadle.insights.overview import Now
+from treadle.insights.retention import RetentionEffect, effect_of
 from treadle.insights.search import FoundJobs, JobSearch
 from treadle.insights.stats import QueueStats
 from treadle.insights.workers import live_workers
 from treadle.model.job import EPOCH, Job, from_ms
 from treadle.model.status import Status
 from treadle.policy.output import ChannelState
+from treadle.policy.retention import Rules
 from treadle.policy.schedule import KIND as SCHEDULE
 from treadle.store.protocol import Store
 from treadle.store.views import AppliedMigration, History, LiveWorker, OutputPage, StepPage, Wait
@@ -44,6 +47,10 @@ class Insights:
     async def jobs(self, ids: Sequence[str]) -> Sequence[Job | None]:
         """These jobs, in this order; None for a deleted one."""
         return await self._store.get(ids) if ids else []
+
+    async def family(self, job: Job) -> Family:
+        """Its parents and its children."""
+        return await family.family(self._store, job)
 
     async def channels(self, id: str) -> Mapping[str, ChannelState]:
         """What the job has emitted to."""
@@ -92,9 +99,9 @@ class Insights:
     async def failure_groups(self) -> list[FailureGroup]:
         return await failures.failure_groups(self._store)
 
-    async def count_ended_before(self, age_ms: int) -> int:
-        """How many jobs ended longer ago than that, up to the cap."""
-        return await self._store.prune(age_ms, COUNT_CAP + 1, dry_run=True)
+    async def effect_of(self, rules: Rules) -> RetentionEffect:
+        """What retention would do now by these rules."""
+        return await effect_of(self._store, rules)
 
     # -- schedules and the database ------------------------------------------------------------
 

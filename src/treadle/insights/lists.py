@@ -53,6 +53,7 @@ def listing(
     offset: int,
     condition: Condition = always,
     sort: Sequence[SortKey] = (),
+    parent_id: str | None = None,
 ) -> Listing:
     """A validated listing; limits out of range are clamped."""
     stale = status == STALE
@@ -66,6 +67,7 @@ def listing(
         stale,
         short_text(scope, "scope"),
         short_text(scope_id, "scope_id"),
+        short_text(parent_id, "parent_id"),
         min(max(limit, 1), MAX_LIMIT),
         min(max(offset, 0), MAX_OFFSET),
         condition,

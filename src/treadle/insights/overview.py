@@ -15,7 +15,7 @@ from treadle.insights.workers import live_workers
 from treadle.model.job import to_ms
 from treadle.policy.saved_template import SavedTemplate
 from treadle.store.protocol import Store
-from treadle.store.views import Backlog, History, Leadership, LiveWorker, Topic
+from treadle.store.views import MAINTENANCE, Backlog, History, Leadership, LiveWorker, Topic
 
 T = TypeVar("T")
 HOUR_MS = 3_600_000
@@ -126,7 +126,7 @@ async def now(store: Store) -> Now:
     at, topics, workers, templates, leaders = await asyncio.gather(
         store.now(), store.topics(backlog=True), live_workers(store), saved_templates(store), store.leaders()
     )
-    return Now(at, topics, workers, templates, leaders)
+    return Now(at, topics, workers, templates, [one for one in leaders if one.name == MAINTENANCE])
 
 
 async def history(store: Store, since: datetime, step_minutes: int) -> History:

@@ -18,7 +18,7 @@ from treadle.policy.rules import Condition
 from treadle.store.protocol import Store
 from treadle.store.views import Listing
 
-_QUALIFIER = re.compile(r"(?:^|(?<=\s))(topic|status):([a-z0-9_.]+)(?=\s|$)")
+_QUALIFIER = re.compile(r"(?:^|(?<=\s))(topic|status):([A-Za-z0-9_.:]+)(?=\s|$)")
 STALE = "stale"
 SEARCHED = 2_000
 """In how many of the newest jobs of each status words are looked for, so that a search takes no longer than a list."""

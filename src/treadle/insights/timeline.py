@@ -50,6 +50,8 @@ class _Story:
         self._start(None if job.started_at is None else to_ms(job.started_at), job.last_worker)
         if job.completed_at:
             self._complete(to_ms(job.completed_at), job.last_worker)
+        if job.stale_at:
+            self._mark_stale(to_ms(job.stale_at), job.status)
 
     def _begin_attempt(self) -> None:
         self._since = len(self.told)
@@ -61,6 +63,8 @@ class _Story:
             outcome = event.metadata["outcome"]
             self._start(outcome["startedAt"], outcome.get("worker"))
             self._complete(outcome["endedAt"], outcome.get("worker"))
+        if stale_at := event.metadata.get("outcome", {}).get("staleAt"):
+            self._mark_stale(stale_at, Status(event.metadata["outcome"]["status"]))
         self.told.append(event._replace(metadata=_readable(event.metadata)))
         if event.to_status == Status.PENDING:
             self._begin_attempt()
@@ -79,6 +83,10 @@ class _Story:
     def _complete(self, at: int, worker: str | None) -> None:
         completed = self._plain(events.COMPLETED, Status.PROCESSING, Status.COMPLETED, at, worker)
         insort_right(self.told, completed, self._since, key=lambda event: event.created_at)
+
+    def _mark_stale(self, at: int, status: Status) -> None:
+        stale = Event(None, self._id, events.STALE, status, status, "", {}, at)
+        insort_right(self.told, stale, self._since, key=lambda event: event.created_at)
 
     def _plain(self, type_: str, source: Status, to: Status, at: int, worker: str | None) -> Event:
         metadata = {} if worker is None else {"worker": worker}

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from treadle.insights.templates import template_from
 from treadle.model.durations import format_ms
+from treadle.model.error_line import error_line
 from treadle.model.errors import JobNotFound
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.status import Status
 from treadle.model.steps import StepState, is_sleep, shown_step
-from treadle.policy.flow import UNSERVED
+from treadle.policy.flow import LISTED, UNSERVED
 from treadle.policy.saved_template import KIND
 from treadle.store.protocol import Store
 from treadle.store.views import FOREVER, LimitReached, Obstacle
 
 # Of one step; more would not help a reader.
 MOST_RUNS = 1000
+# Of its lease, without a word from the worker: it should have renewed after a third.
+SILENT_PART = 0.4
 
 
 async def why(store: Store, id: str, sees: Callable[[Job], bool] | None = None) -> list[str]:
-    """Why this job is not running, in sentences; empty if it runs or could start immediately.
+    """Why this job is not running, in sentences; empty if it runs or could start immediately. Of one that runs, whether
+    its worker has been silent for long.
 
     Other jobs are named if the reader `sees` them.
     """
@@ -30,11 +34,14 @@ async def why(store: Store, id: str, sees: Callable[[Job], bool] | None = None) 
     if job is None:
         raise JobNotFound(f"no job has the id {id}", id=id)
     if job.status is Status.PROCESSING or job.status is Status.CANCELLING:
-        return []
+        return _silence(job, from_ms(await store.now()))
     if job.status is Status.WAITING:
-        return await _waits(store, job)
+        return await _waits(store, job, sees)
     if job.status is not Status.PENDING:
-        return [f"it has ended: {job.status}" + (f" ({job.last_error.splitlines()[-1]})" if job.last_error else "")]
+        return [
+            f"it has ended: {job.status}"
+            + (f" ({error_line(job.last_error, job.error_type or '')})" if job.last_error else "")
+        ]
     return [
         *_by_time(job, from_ms(await store.now())),
         *await _by_topic(store, job),
@@ -43,11 +50,34 @@ async def why(store: Store, id: str, sees: Callable[[Job], bool] | None = None) 
     ]
 
 
-async def _waits(store: Store, job: Job) -> list[str]:
+def _silence(job: Job, now: datetime | None) -> list[str]:
+    """A worker renews its lease after a third of its time, so later it has probably died."""
+    heard, until = job.last_heartbeat_at, job.locked_until
+    if heard is None or until is None or now is None:
+        return []
+    silent_s = (now - heard).total_seconds()
+    if silent_s < SILENT_PART * (until - heard).total_seconds():
+        return []
+    then = "ended" if until <= now else "ends"
+    return [f"its worker {job.locked_by} was last heard of {silent_s:.0f} s ago; its lease {then} {until:%H:%M:%S} UTC"]
+
+
+async def _waits(store: Store, job: Job, sees: Callable[[Job], bool] | None) -> list[str]:
     waiting = [step["id"] for step in job.steps if step["status"] == StepState.WAITING]
     pages = [await store.steps(job.id, name, 0, MOST_RUNS, 0) for name in waiting]
     runs = [run for page in pages if page for run in page.items if run["status"] == StepState.WAITING]
-    return [_waits_for(run) for run in runs] or ["it waits for an answer"]
+    answers = [_waits_for(run) for run in runs if run["childId"] is None]
+    children = await _children(store, [run["childId"] for run in runs if run["childId"]], sees)
+    return [*answers, *children] or ["it waits for an answer"]
+
+
+async def _children(store: Store, ids: Sequence[str], sees: Callable[[Job], bool] | None) -> list[str]:
+    """The first of the jobs that it waits for, with what they do."""
+    found = [job for job in await store.get(ids[:LISTED]) if job is not None]
+    seen = [job for job in found if sees is None or sees(job)]
+    sentences = [f"it waits for its child {job.id} of {job.topic} ({job.status})" for job in seen]
+    hidden = len(ids) - len(seen)
+    return [*sentences, f"it waits for {hidden} more children"] if hidden else sentences
 
 
 def _waits_for(run: Mapping[str, Any]) -> str:
@@ -110,8 +140,12 @@ async def _by_topic(store: Store, job: Job) -> list[str]:
         reasons.append(f"no live worker serves topic {job.topic}{needs}")
         if await _is_flow(store, job.topic):
             reasons.append(f"topic {job.topic} is a flow: workers that claim over HTTP don't get its jobs")
-    elif job.capability and not any(job.capability in worker.capabilities for worker in serving):
+    elif not (able := [one for one in serving if not job.capability or job.capability in one.capabilities]):
         reasons.append(f"no live worker that serves topic {job.topic} has the capability {job.capability!r}")
+    elif all(one.slots and one.running >= one.slots for one in able):
+        slots = sum(one.slots for one in able)
+        of = f"worker {able[0].name}" if len(able) == 1 else f"the {len(able)} workers that serve topic {job.topic}"
+        reasons.append(f"all {slots} slots of {of} are busy")
     return reasons
 
 

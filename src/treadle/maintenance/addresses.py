@@ -9,16 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 import ssl
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_address
 from types import SimpleNamespace
 
 import aiohttp
+from aiohttp import AddrInfoType
 from aiohttp.abc import AbstractResolver, ResolveResult
 
 from treadle.policy.addresses import Address, Exempt, is_localhost, is_public, literal, plain_host
@@ -30,6 +33,8 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 MOST_ORIGINS = 128
 # Servers close idle connections after 2 seconds at the earliest. A request that meets such a close is lost.
 KEEP_IDLE_S = 1.0
+# Of the socket: a receiver can't make the event loop parse more than this in one turn.
+RECEIVE_BUFFER = 8_192
 
 
 class AddressRefused(Exception):
@@ -94,7 +99,7 @@ class _Pinned(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         if plain_host(host) != self._host:
-            raise OSError(f"{host} was not checked")
+            raise OSError(errno.EACCES, f"{host} was not checked")
         return [_result(host, port, one) for one in self._addresses]
 
     async def close(self) -> None:
@@ -123,6 +128,7 @@ class _Session:
             keepalive_timeout=KEEP_IDLE_S,
             limit=0,  # the sender has its own
             ssl=tls,
+            socket_factory=partial(_socket, addresses),
         )
         self.client = aiohttp.ClientSession(
             connector=connector,
@@ -132,6 +138,17 @@ class _Session:
             timeout=aiohttp.ClientTimeout(total=None),
             trace_configs=[_reuse_traced()],
         )
+
+
+def _socket(addresses: frozenset[Address], info: AddrInfoType) -> socket.socket:
+    """The last look at where a connection goes."""
+    family, kind, protocol, _, address = info
+    if ip_address(address[0]) not in addresses:
+        raise OSError(errno.EACCES, f"{address[0]} was not checked")
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER)
+    made.setblocking(False)
+    return made
 
 
 @dataclass(slots=True)

@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from treadle.maintenance.dead_workers import DeadWorkers
+from treadle.maintenance.hooked_retention import HookedRetention
 from treadle.maintenance.leader import Leader
 from treadle.maintenance.reaper import Reaper
 from treadle.maintenance.retention import Retention
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 TIDY_EVERY_S = 60.0
+MARK_EVERY_S = 10.0
 TAKE_OVER_EVERY_S = 30.0
 FORGET_EVERY_S = 3600.0
 LEAST_TERM_MS = 500
@@ -39,6 +42,7 @@ class Duty:
     every_s: float | None = None
     began: float = 0.0
     ended: float | None = None
+    took: float = 0.0
     next: float | None = None
     outcome: str = ""
     failed: bool = False
@@ -48,6 +52,7 @@ class Duty:
 
     def end(self, outcome: str, *, failed: bool = False, next_in_s: float | None = None) -> None:
         self.ended, self.failed = time.monotonic(), failed
+        self.took = self.ended - self.began
         self.outcome = "".join(c if c.isprintable() else " " for c in outcome)[:MAX_OUTCOME]
         self.next = None if next_in_s is None else self.ended + next_in_s
 
@@ -59,7 +64,7 @@ class Duty:
             self.name,
             every_ms,
             round((now - self.ended) * 1000),
-            round((self.ended - self.began) * 1000),
+            round(self.took * 1000),
             None if self.next is None else round((self.next - now) * 1000),
             self.outcome,
             self.failed,
@@ -82,7 +87,10 @@ class Maintenance:
         self._store = store
         self._leader = Leader(store, name, max(4 * reap_every_ms, LEAST_TERM_MS), self._report)
         self._reaper = Reaper(store, on_moved)
-        self._retention = Retention(store, queue.site)
+        self._dead_workers = DeadWorkers(store, self._reaper.sweep, self._reap_every_s)
+        self._retention = Retention(store, queue.site, queue.retention_hooks.registrations)
+        hooked = queue.retention_hooks.registrations
+        self._hooked = HookedRetention(queue, name, max(4 * reap_every_ms, LEAST_TERM_MS)) if hooked else None
         self._scheduler = Scheduler(queue)
         self._operations = Operations(queue)
         self._audit = AuditLog(queue)
@@ -93,18 +101,34 @@ class Maintenance:
         """Names and steps; each step is repeated forever."""
         return [
             ("the election", self._leader.tick),
+            ("watching for killed workers", self._dead_workers.step),
             ("the reaper", self._while_leading("reaper", self._reaper.sweep, self._reap_every_s)),
             ("schedules", self._schedules()),
             ("webhooks", self._webhooks()),
+            ("stale marks", self._while_leading("stale", self._retention.mark, min(self._prune_every_s, MARK_EVERY_S))),
             ("retention", self._while_leading("retention", self._retention.prune, self._prune_every_s)),
+            *self._hooked_duties(),
             ("bulk operations", self._while_leading("operations", self._operations.take_over, TAKE_OVER_EVERY_S)),
             ("tidying", self._while_leading("tidying", self._tidy, TIDY_EVERY_S)),
             ("the audit log", self._while_leading("audit", self._audit.forget_old, FORGET_EVERY_S)),
         ]
 
+    def _hooked_duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
+        """Of a program with hooks of retention, whether it leads or not."""
+        hooked = self._hooked
+        if hooked is None:
+            return []
+        return [
+            ("the election of retention hooks", hooked.tick),
+            ("stale marks with hooks", _every(hooked.mark, min(self._prune_every_s, MARK_EVERY_S))),
+            ("retention with hooks", _every(hooked.delete, self._prune_every_s)),
+        ]
+
     async def resign(self) -> None:
         await self._operations.close()
         await self._sender.close()
+        if self._hooked:
+            await self._hooked.resign()
         await self._leader.resign()
 
     def abandon(self) -> None:
@@ -192,6 +216,14 @@ def _dispatcher(settings: Settings) -> Dispatcher:
     return WebhookDispatcher(
         allow=settings.webhook_allow, http=settings.webhook_http, secret=settings.webhook_secret or None
     )
+
+
+def _every(do: Callable[[], Awaitable[object]], every_s: float) -> Callable[[], Awaitable[None]]:
+    async def step() -> None:
+        await asyncio.sleep(jittered(every_s, 0.1))
+        await do()
+
+    return step
 
 
 def _failure(error: Exception) -> str:

@@ -20,10 +20,9 @@ from collections.abc import Callable, Sequence
 from treadle.queue.backoff import jittered
 from treadle.store.protocol import Store
 from treadle.store.values import DutyReport
+from treadle.store.views import MAINTENANCE
 
 log = logging.getLogger("treadle.maintenance")
-
-NAME = "maintenance"
 
 
 class Leader:
@@ -48,7 +47,7 @@ class Leader:
 
     async def tick(self) -> None:
         asked = time.monotonic()
-        if await self._store.elect(NAME, self._holder, self._term_ms, self._report() if self.leads else ()):
+        if await self._store.elect(MAINTENANCE, self._holder, self._term_ms, self._report() if self.leads else ()):
             if not self.leads:
                 log.info("%s leads the maintenance", self._holder)
             self._until = asked + self._term_ms / 1000
@@ -62,4 +61,4 @@ class Leader:
         """Let another worker take over immediately."""
         if self.leads:
             self._until = 0.0
-            await self._store.elect(NAME, self._holder, 0)
+            await self._store.elect(MAINTENANCE, self._holder, 0)

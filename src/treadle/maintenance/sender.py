@@ -140,7 +140,7 @@ class Sender:
             self._unsubscribe = self._store.subscribe(self._hear)
 
     def _hear(self, hint: str) -> None:
-        if hint in HINTS:
+        if hint in HINTS and not self._hinted:  # once for each claim: a drain gives hundreds a second
             self._hinted = True
             self._wake.set()
 

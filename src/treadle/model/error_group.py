@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from hashlib import sha256
 
+from treadle.model.error_line import error_line
+
 # Parts that differ between two occurrences of one error: ids, numbers, addresses, quoted values.
 _DETAILS = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|\d+", re.IGNORECASE
@@ -14,8 +16,7 @@ _NOT_OWN = ("site-packages", "dist-packages", "/lib/python", "<frozen")
 
 
 def error_group(error_type: str, error: str) -> str:
-    lines = error.strip().splitlines()
-    message = _DETAILS.sub("?", lines[-1][:500]) if lines else ""
+    message = _DETAILS.sub("?", error_line(error, error_type)[:500]) if error.strip() else ""
     return sha256("\n".join((error_type, message, _last_own_frame(error))).encode("utf-8", "replace")).hexdigest()[:12]
 
 

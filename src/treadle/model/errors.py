@@ -9,6 +9,8 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any, Literal
 
+from treadle.model.error_line import error_line
+
 
 class TreadleError(Exception):
     """Base class of every error that Treadle raises."""
@@ -143,13 +145,13 @@ class CodeDefined(TreadleError):
 class EndpointNotFound(TreadleError, LookupError):
     """No webhook endpoint has this id."""
 
-    code = "endpoint_not_found"
+    code = "not_found"
 
 
 class DeliveryNotFound(TreadleError, LookupError):
     """No delivery of this endpoint has this id; deliveries go with their jobs."""
 
-    code = "delivery_not_found"
+    code = "not_found"
 
 
 class UnknownStep(TreadleError, LookupError):
@@ -180,6 +182,18 @@ class TooManySteps(InvalidInput):
     """More step names or runs of steps than a job may have."""
 
     code = "too_many_steps"
+
+
+class TooDeep(InvalidInput):
+    """A job with more jobs waiting for it, one for the other, than are allowed."""
+
+    code = "too_deep"
+
+
+class HasChildren(WrongState):
+    """The job waits for children that have not ended."""
+
+    code = "has_children"
 
 
 class StoreUnavailable(TreadleError):
@@ -246,6 +260,17 @@ class WaitTimeout(Exception):
     """No answer came in time. Unless the handler catches this, the attempt fails, and the next one waits again."""
 
 
+class ChildFailed(Exception):
+    """A child that a handler waited for did not complete: `job_id` names it, None if it was never made.
+
+    Unless the handler catches this, the attempt fails, and the next one makes another child.
+    """
+
+    def __init__(self, message: str, job_id: str | None = None) -> None:
+        super().__init__(message)
+        self.job_id = job_id
+
+
 class AnswerError(Exception):
     """The answer was an error. Unless the handler catches this, the attempt fails, and the next one waits again."""
 
@@ -288,6 +313,15 @@ class Suspend(BaseException):
         super().__init__(message)
         self.kind = kind
         self.delay_ms = delay_ms
+
+
+class StepFailed(Exception):
+    """A step that runs in another process raised an exception there; `error_type` names its class."""
+
+    def __init__(self, raised: Any) -> None:
+        super().__init__(error_line(raised.text, raised.type))
+        self.raised = raised
+        self.error_type: str = raised.type
 
 
 def suspend_in(error: BaseException) -> Suspend | None:

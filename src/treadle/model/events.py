@@ -17,6 +17,7 @@ STEP_COMPLETED = "job:step:completed"
 WAITING = "job:waiting"
 CANCELLING = "job:cancelling"
 REQUEUED = "job:requeued"
+STALE = "job:stale"
 DELETED = "job:deleted"
 WEBHOOK_DELIVERED = "job:webhook:delivered"
 WEBHOOK_FAILED = "job:webhook:failed"
@@ -67,7 +68,7 @@ class Event(NamedTuple):
     """One line of a job's history."""
 
     id: int | None
-    """None for the plain path (enqueued, started, completed), which is not stored but derived from timestamps."""
+    """None for enqueued, started, completed and stale, which are not stored but derived from timestamps."""
     job_id: str
     type: str
     from_status: str | None

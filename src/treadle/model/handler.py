@@ -14,7 +14,7 @@ from typing_extensions import TypedDict, is_typeddict
 
 from treadle.model.errors import InvalidAnswer, InvalidInput, InvalidPayload, TreadleError
 from treadle.model.lazy_list import LazyList
-from treadle.model.payload import MAX_PATH, check_finite, dumps, dumps_object, is_plain
+from treadle.model.payload import MAX_BYTES, MAX_PATH, check_finite, dumps, dumps_object, is_plain
 from treadle.model.raised import not_ctrl_c, one_line
 from treadle.model.template import Template
 from treadle.model.typed_dicts import understood
@@ -145,7 +145,7 @@ class Handler:
             result = list(result)
         if self._result is not None and not is_plain(result):
             result = _written(self._result, result, "result")
-        return dumps(result, "result")
+        return dumps(result, "result", MAX_BYTES if self.flow is None else self.template.step_result_bytes)
 
     def result(self, value: Any) -> Any:
         """A stored result, converted to the function's return type."""
@@ -178,7 +178,7 @@ class ResultType:
     def schema(self) -> dict[str, Any] | None:
         return _schema(self._adapter) if self._adapter else None
 
-    def text(self, value: Any) -> str | None:
+    def text(self, value: Any, limit: int = MAX_BYTES) -> str | None:
         """The result as stored; None if there is none."""
         if value is None:
             return None
@@ -186,7 +186,7 @@ class ResultType:
             value = list(value)
         if self._adapter is not None and not is_plain(value):
             value = _written(self._adapter, value, "result")
-        return dumps(value, "result")
+        return dumps(value, "result", limit)
 
     def value(self, text: str | None) -> Any:
         """A stored result in its type."""

@@ -40,7 +40,10 @@ if TYPE_CHECKING:
 ResultT = TypeVar("ResultT", default=Any)
 JobT = TypeVar("JobT", bound="Job[Any]")
 
-_TOPIC = re.compile(r"[a-z0-9_]+(\.[a-z0-9_]+)*")
+TOPIC_PATTERN = r"[a-z0-9_]+(\.[a-z0-9_]+)*"
+# Integrations name topics after what their framework calls a task: `django:shop.tasks.SendMail`.
+FOREIGN_TOPIC_PATTERN = r"[a-z][a-z0-9_]*:[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*"
+_TOPIC = re.compile(f"(?=.{{1,100}}$){TOPIC_PATTERN}|(?=.{{1,255}}$){FOREIGN_TOPIC_PATTERN}")
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # The last instant that every store and JSON reader supports; "year 9999" is usually a mistake.
@@ -48,7 +51,7 @@ LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 def checked_topic(topic: str) -> str:
-    if not isinstance(topic, str) or len(topic) > 100 or not _TOPIC.fullmatch(topic):
+    if not isinstance(topic, str) or not _TOPIC.fullmatch(topic):
         raise InvalidInput(
             f"topic: {str(topic)[:60]!r} is not a topic; use lower-case letters, digits, _ and dots, "
             "at most 100 characters",

@@ -23,12 +23,12 @@ INT_MIN = -(2**63)
 _ANYTHING = SchemaSerializer(core_schema.any_schema())
 
 
-def dumps(value: Any, what: str = "payload") -> str:
+def dumps(value: Any, what: str = "payload", limit: int = MAX_BYTES) -> str:
     """`value` as compact JSON text, validated."""
     text = to_json(value if is_plain(value, 0) else _checked(value, what, 0))
-    if len(text) > MAX_BYTES:
+    if len(text) > limit:
         raise PayloadTooLarge(
-            f"{what} is {len(text):,} bytes of JSON, the limit is {MAX_BYTES:,}; "
+            f"{what} is {len(text):,} bytes of JSON, the limit is {limit:,}; "
             "store the data elsewhere and pass a reference",
             field=what,
         )

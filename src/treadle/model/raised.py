@@ -6,6 +6,8 @@ import asyncio.runners
 import dis
 import traceback
 
+from treadle.model.error_line import error_line
+
 MAX_CHARACTERS = 500
 
 
@@ -31,7 +33,7 @@ def not_ctrl_c(error: BaseException) -> BaseException:
 def one_line(error: BaseException) -> str:
     """Its type and text; the text of an exception may raise, too."""
     try:
-        text = traceback.format_exception_only(error)[-1].strip()
+        text = error_line("".join(traceback.format_exception_only(error)), type(error).__qualname__)
     except BaseException as worse:
         not_ctrl_c(worse)
         text = type(error).__qualname__

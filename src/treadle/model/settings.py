@@ -13,6 +13,7 @@ from treadle.model.durations import duration_ms
 from treadle.model.errors import InvalidInput
 
 DAY_MS = 86_400_000
+LEAST_KEY_CHARACTERS = 32
 _ORIGIN = re.compile(r"https?://[A-Za-z0-9.\-\[\]:]+")
 
 
@@ -39,6 +40,8 @@ class Settings:
     """The public address of the server, such as https://jobs.example.com."""
     trusted_proxies: str = ""
     """Addresses and networks of trusted proxies, such as 10.0.0.0/8. Only their forwarding headers count."""
+    secret_key: str = field(default="", repr=False)
+    """Signs the tokens of accounts, the same on every server. Without it, a random key is made and kept."""
     environment: str = ""
     """A label shown on every page of the dashboard, such as production."""
     read_only: bool = False
@@ -68,6 +71,9 @@ class Settings:
                 raise InvalidInput(f"{name.removesuffix('_ms')}: must be longer than 0", field=name)
         if self.log_format not in ("text", "json"):
             raise InvalidInput(f"log_format: {self.log_format!r} is not text or json", field="log_format")
+        if self.secret_key and len(self.secret_key) < LEAST_KEY_CHARACTERS:
+            message = f"secret_key: has fewer than {LEAST_KEY_CHARACTERS} characters; use a random one"
+            raise InvalidInput(message, field="secret_key")
         if self.public_url and not _is_address(self.public_url):
             message = f"public_url: {self.public_url[:80]!r} is not an address such as https://jobs.example.com"
             raise InvalidInput(message, field="public_url")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -12,7 +13,7 @@ from treadle.model.errors import InvalidInput, TooManySteps
 
 MAX_NAMES = 200
 MAX_ROWS = 100_000
-MAX_NAME = 100
+MAX_NAME = 255
 MAX_KEY = 255
 # A larger result is kept apart, so that lists and a job's document don't carry it.
 LARGE_RESULT_BYTES = 65_536
@@ -101,6 +102,26 @@ def checked_name(name: Any) -> str:
             f"step: {shown(name)!r} is not a step's name; use 1 to {MAX_NAME} printable characters", field="step"
         )
     return name
+
+
+MAX_PATH_BYTES = 1500
+"""Of a nested name as a whole: an index entry of PostgreSQL has room for it beside the longest key."""
+
+
+def checked_path(path: Any) -> str:
+    """The name of a step with those of the steps around it."""
+    if not isinstance(path, str) or not path or not path.isprintable() or len(path.encode()) > MAX_PATH_BYTES:
+        message = f"step: {shown(path)!r} is not a step's name, or it is nested too deep for a name of 1,500 bytes"
+        raise InvalidInput(message, field="step")
+    return path
+
+
+_ESCAPES = re.compile("%(?=2F|25)")
+
+
+def escaped(name: str) -> str:
+    """A name in which a slash stands for nothing: `outer/inner` is the step inner in the step outer."""
+    return _ESCAPES.sub("%25", name).replace("/", "%2F")
 
 
 def is_sleep(name: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,6 +12,7 @@ from treadle.model.durations import INT32, Duration, Priority, checked_count, du
 from treadle.model.errors import InvalidInput
 from treadle.model.job import checked_topic
 from treadle.model.keys import WHOLE_PAYLOAD, checked_expression, checked_expressions
+from treadle.model.payload import MAX_BYTES
 from treadle.model.retry import Retry
 from treadle.model.secrets import secret_paths, touches
 from treadle.model.steps import StepSpec
@@ -54,6 +56,27 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class Retention:
+    """How long ended jobs are kept; None: as the settings say."""
+
+    stale_after: Duration | None = None
+    """After their end."""
+    delete_after: Duration | None = None
+    """After that."""
+
+    def __post_init__(self) -> None:
+        for name in ("stale_after", "delete_after"):
+            if (value := getattr(self, name)) is not None:
+                duration_ms(value, f"retention.{name}")
+
+    def as_json(self) -> dict[str, int | float | None]:
+        return {
+            "staleAfterSeconds": None if self.stale_after is None else seconds(self.stale_after),
+            "deleteAfterSeconds": None if self.delete_after is None else seconds(self.delete_after),
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class CancelPolicy:
     supported: bool = True
     mode: Literal["cooperative", "kill"] = "cooperative"
@@ -88,6 +111,9 @@ class Template:
     schedulable: bool = True
     secret: Sequence[str] = ()
     """Payload fields that only handlers see, such as `token` or `card.number`."""
+    step_result_limit: int | str | None = None
+    """How large the result of a step may be: bytes, or a size such as "8MiB". None: as large as a payload."""
+    retention: Retention | None = None
     payload_schema: dict[str, Any] | None = None
     result_schema: dict[str, Any] | None = None
     steps: tuple[StepSpec, ...] = ()
@@ -109,6 +135,13 @@ class Template:
             raise InvalidInput("repeatable=False needs dedupe_keys, which tell the jobs that count as the same")
         checked_capability(self.capability)
         self._check_secrets()
+        if self.step_result_limit is not None:
+            checked_result_limit(self.step_result_limit)
+
+    @property
+    def step_result_bytes(self) -> int:
+        given = self.step_result_limit
+        return MAX_BYTES if given is None else checked_result_limit(given)
 
     def _check_secrets(self) -> None:
         checked_expressions(self.secret, "secret")
@@ -148,12 +181,14 @@ class Template:
             "resultSchema": self.result_schema,
             "schedulable": self.schedulable,
             **({"secret": list(self.secret)} if self.secret else {}),
+            **({} if self.step_result_limit is None else {"stepResultLimit": self.step_result_bytes}),
+            **({"retention": self.retention.as_json()} if self.retention else {}),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any], version: int | None = None) -> Template:
         policy, rate, cancel = data["concurrencyPolicy"], data.get("rate"), data["cancelPolicy"]
-        retry = data["retryPolicy"]
+        retry, kept = data["retryPolicy"], data.get("retention")
         return cls(
             topic=data["topic"],
             name=data["name"],
@@ -175,6 +210,8 @@ class Template:
             expires=data["expiresSeconds"],
             schedulable=data.get("schedulable", True),
             secret=data.get("secret", ()),
+            step_result_limit=data.get("stepResultLimit"),
+            retention=Retention(kept["staleAfterSeconds"], kept["deleteAfterSeconds"]) if kept else None,
             payload_schema=data["payloadSchema"],
             result_schema=data.get("resultSchema"),
             steps=tuple(StepSpec.from_json(step) for step in data.get("steps") or ()),
@@ -185,6 +222,23 @@ class Template:
 def plain_template(topic: str) -> Template:
     """The default template of a topic without a saved one."""
     return Template(topic)
+
+
+LARGEST_STEP_RESULT = 12 * 1024 * 1024
+_SIZE = re.compile(r"(\d{1,9})\s*(B|KiB|MiB|kB|MB)?")
+_UNITS = {None: 1, "B": 1, "kB": 1000, "KiB": 1024, "MB": 1_000_000, "MiB": 1024 * 1024}
+
+
+def checked_result_limit(given: Any) -> int:
+    """In bytes."""
+    match = _SIZE.fullmatch(str(given)) if isinstance(given, int | str) and not isinstance(given, bool) else None
+    size = int(match[1]) * _UNITS[match[2]] if match else 0
+    if not 1 <= size <= LARGEST_STEP_RESULT:
+        raise InvalidInput(
+            f"step_result_limit: {str(given)[:40]!r} is not a size up to 12MiB, such as 8MiB or a number of bytes",
+            field="step_result_limit",
+        )
+    return size
 
 
 def checked_capability(capability: str | None) -> str | None:

@@ -6,6 +6,7 @@ of Python (CVE-2024-4032), and passes multicast, `fec0::/10`, `::7f00:1` and eve
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
@@ -31,6 +32,7 @@ _6TO4 = IPv6Network("2002::/16")
 _TEREDO = IPv6Network("2001::/32")
 # The interface identifiers of ISATAP, which wraps an IPv4 address under any prefix.
 _ISATAP = (0x0000_5EFE, 0x0200_5EFE)
+_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_\-]{0,61}[a-z0-9_])?")
 _LOCALHOST = (ip_address("127.0.0.1"), ip_address("::1"))
 
 
@@ -78,6 +80,9 @@ class Exempt:
         for word in text.replace(",", " ").split():
             if "/" in word or ":" in word or word.replace(".", "").isdecimal():
                 networks.append(_network(word, field))
+            elif not is_name(plain_host(word)):
+                message = f"{field}: {word[:80]!r} is not a name, an address or a network; write 0.0.0.0/0 ::/0 for all"
+                raise InvalidInput(message, field=field)
             else:
                 hosts.add(plain_host(word))
         return Exempt(frozenset(hosts), tuple(networks))
@@ -108,6 +113,10 @@ def _network(word: str, field: str) -> Network:
 
 def plain_host(host: str) -> str:
     return host.lower().removesuffix(".")
+
+
+def is_name(name: str) -> bool:
+    return len(name) <= 253 and all(_LABEL.fullmatch(label) for label in name.split("."))
 
 
 def is_localhost(host: str) -> bool:

@@ -29,6 +29,8 @@ class AnswerFacts(NamedTuple):
     """No answer came in time, and the job has failed because of it: its next attempt waits again."""
     unannounced: bool = False
     """The answer is kept even if there is no such step yet."""
+    awaits_child: bool = False
+    """Only the end of its child ends its wait."""
 
 
 def refuse_answer(job_id: str, step: str, key: str, facts: AnswerFacts) -> TreadleError | None:
@@ -37,6 +39,9 @@ def refuse_answer(job_id: str, step: str, key: str, facts: AnswerFacts) -> Tread
     Of an answer and a timeout, the one that is stored first counts: a stored timeout refuses the answer here, and an
     answer that was accepted refuses the timeout (`is_timeout`).
     """
+    if facts.awaits_child:
+        shown = shown_step(step[:100], key[:100])
+        return UnknownStep(f"step {shown} waits for a child, not for an answer", step=step[:100])
     waits_again = facts.timed_out and facts.job_lives and facts.state is StepState.FAILED
     if not waits_again and facts.state in STEP_ENDED and (facts.state is not StepState.FAILED or facts.waits):
         return step_ended(step, key)

@@ -20,6 +20,7 @@ from treadle.model.events import COMPLETED
 from treadle.model.status import ENDED, Status
 from treadle.model.webhooks import WEBHOOK_EVENTS
 from treadle.policy.admission import dedupe_key_becomes, started_in_time
+from treadle.policy.children import ChildEnd, cancels_children, child_ended
 from treadle.policy.flow import Interrupted, interrupted, restarts_clock
 from treadle.policy.history import (
     EndedAttempt,
@@ -54,6 +55,8 @@ class Traits(NamedTuple):
     """Something is known of its steps."""
     hooked: bool = False
     """A webhook may want its events."""
+    parent: bool = False
+    """A step of its parent waits for it."""
 
 
 PLAIN_JOB = Traits()
@@ -72,6 +75,8 @@ class Move(NamedTuple):
     """It could have been claimed."""
     ended: EndedJob | None = None
     """The ending that is taken back."""
+    stale_at: int | None = None
+    """Since when it was stale."""
     old_payload: Any = None
     """The payload that a new one replaces."""
 
@@ -174,6 +179,10 @@ class Consequences(NamedTuple):
     asks_to_stop: str | None = None
     """The job stays with its worker, who is asked to stop it for this reason."""
     reopens: Reopens | None = None
+    parents: ChildEnd | None = None
+    """What the step of its parent hears that waits for it."""
+    cancels_children: str | None = None
+    """The children that it waited for are cancelled, for this reason."""
     erases: bool = False
     """The job goes with all that is known of it."""
 
@@ -276,6 +285,8 @@ def _ended(move: Move, traits: Traits, now: int) -> Consequences:
         steps=_steps(move, traits),
         wakes=_wakes(move, traits),
         offers=_offers(transition.event or COMPLETED, traits),
+        parents=child_ended(transition) if traits.parent else None,
+        cancels_children=cancels_children(transition) if traits.steps else None,
     )
 
 
@@ -329,6 +340,7 @@ def _erased(move: Move, traits: Traits) -> Consequences:
         tally=uncounted(ended.ended_at, ended.status, ended.started_at) if ended else None,
         frees=Frees(limit=traits.limited),
         wakes=_wakes(move, traits),
+        parents=child_ended(move.transition) if traits.parent else None,
         erases=True,
     )
 
@@ -356,7 +368,7 @@ def _told(move: Move) -> Sequence[Told]:
         return ()
     facts = metadata(transition, move.attempt, move.worker)
     if move.ended is not None:
-        facts = requeue_metadata(move.ended, move.old_payload) | facts
+        facts = requeue_metadata(move.ended, move.stale_at, move.old_payload) | facts
     return (Told(transition.event, move.source, transition.to, transition.message, facts),)
 
 

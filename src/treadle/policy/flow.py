@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from treadle.model.durations import format_ms
 from treadle.model.errors import (
     AnswerError,
+    ChildFailed,
     WaitTimeout,
 )
 from treadle.model.retry import Retry, families_of
@@ -81,7 +82,7 @@ class PlannedStep(NamedTuple):
 class Pause(NamedTuple):
     """A branch of a handler that can't go on."""
 
-    kind: Literal["answer", "sleep", "retry"]
+    kind: Literal["answer", "child", "sleep", "retry"]
     step: str
     """With its key, for people."""
     delay_ms: int | None = None
@@ -416,7 +417,7 @@ def left_of(delay_ms: int | None, passed_ms: int) -> int | None:
 
 def set_aside(pauses: Sequence[Pause]) -> Parked | Snoozed:
     """What becomes of a job when none of its branches can go on."""
-    answers = [one.step for one in pauses if one.kind == "answer"]
+    answers = [one.step for one in pauses if one.kind in ("answer", "child")]
     if answers:
         retries = [max(one.delay_ms or 0, 1) for one in pauses if one.kind == "retry"]
         return Parked(listed(answers), min(retries, default=0))
@@ -431,15 +432,17 @@ def tried_again(step: str, delay_ms: int) -> str:
     return f"step {step} is tried again in {format_ms(delay_ms)}"
 
 
-WAIT_ERRORS = (WaitTimeout.__name__, AnswerError.__name__)
+WAIT_ERRORS = (WaitTimeout.__name__, AnswerError.__name__, ChildFailed.__name__)
 
 
 def not_answered(name: str) -> str:
     return f"nobody answered step {name} in time"
 
 
-def wait_error(error: str, error_type: str | None) -> WaitTimeout | AnswerError:
-    """What a handler hears of a wait that failed."""
+def wait_error(error: str, error_type: str | None, child: str | None = None) -> WaitTimeout | AnswerError | ChildFailed:
+    """What a handler hears of a wait that failed; `child` is the id of the job that it was for."""
+    if error_type == ChildFailed.__name__:
+        return ChildFailed(error, child)
     return WaitTimeout(error) if error_type == WaitTimeout.__name__ else AnswerError(error)
 
 

@@ -99,7 +99,7 @@ def metadata(transition: Transition, attempt: EndedAttempt | None, worker: str |
     return found
 
 
-def requeue_metadata(ended: EndedJob, old_payload: Any = None) -> dict[str, Any]:
+def requeue_metadata(ended: EndedJob, stale_at: int | None = None, old_payload: Any = None) -> dict[str, Any]:
     """Of a requeue: the outcome that it takes back, and the payload that a new one replaces."""
     outcome = {
         "status": ended.status,
@@ -110,6 +110,7 @@ def requeue_metadata(ended: EndedJob, old_payload: Any = None) -> dict[str, Any]
         "error": ended.error,
         "errorType": ended.error_type,
         "worker": ended.worker,
+        **({} if stale_at is None else {"staleAt": stale_at}),
     }
     return {"outcome": outcome} if old_payload is None else {"outcome": outcome, events.OLD_PAYLOAD: old_payload}
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from treadle.model.error_line import error_line
 from treadle.model.errors import InvalidInput, WrongState
 from treadle.model.status import ENDED, Status
 
@@ -47,6 +48,8 @@ LEAVES_TO: Mapping[Status, frozenset[Status]] = {
 }
 
 WORKER_LOST = "worker lost"
+# Of an error's line in a history.
+SHOWN_CHARACTERS = 500
 DEADLINE_PASSED = "deadline passed"
 
 
@@ -302,7 +305,7 @@ def _failed(job: JobState, outcome: Failed) -> Transition:
         job.attempt,
         delay_ms,
         event,
-        message=first_line(outcome.error),
+        message=error_line(outcome.error, outcome.error_type)[:SHOWN_CHARACTERS],
         error=outcome.error,
         error_type=outcome.error_type,
         if_cancelling=cancelled,
@@ -430,16 +433,6 @@ def _unless_cancelling(job: JobState, transition: Transition) -> Transition:
     if job.status is Status.CANCELLING:
         return cancelled
     return transition._replace(if_cancelling=cancelled)
-
-
-def first_line(error: str) -> str:
-    """The last line of a traceback names the exception, which is the line to show in a history."""
-    lines = error.strip().splitlines()
-    return lines[-1][:500] if lines else ""
-
-
-def is_stale(ended_at: int, stale_after_ms: int, now: int) -> bool:
-    return ended_at + stale_after_ms <= now
 
 
 def retries(status: Status, attempt: int) -> int:

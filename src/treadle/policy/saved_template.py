@@ -15,7 +15,9 @@ from pydantic_core import from_json, to_json
 
 from treadle.model.durations import duration_ms
 from treadle.model.job import from_ms, rfc3339
+from treadle.model.status import Status
 from treadle.model.template import Template
+from treadle.policy.retention import NOTHING, Ages
 
 # The kinds of the records that keep a topic's template and each of its definitions.
 KIND = "template"
@@ -70,6 +72,14 @@ class SavedTemplate:
         """n and the window in ms."""
         rate = self.definition.get("rate")
         return (rate["n"], duration_ms(rate["perSeconds"])) if rate else None
+
+    @property
+    def ages(self) -> Ages:
+        """How long its jobs are kept."""
+        kept = self.template.retention
+        if kept is None:
+            return NOTHING
+        return Ages(*(None if one is None else duration_ms(one) for one in (kept.stale_after, kept.delete_after)))
 
     def next_number(self) -> int:
         return max(one.version for one in self.versions) + 1
@@ -151,17 +161,19 @@ def is_same(one: Definition, other: Definition) -> bool:
     return one == other or Template.from_json(dict(one)).as_json() == other
 
 
+FINAL_STATES = (Status.COMPLETED, Status.FAILED, Status.CANCELLED, Status.EXPIRED)
 _LEADING = ("topic", "version", "name", "description", "enabled")
 
 
 def document(definition: Definition, number: int, created_ms: int) -> dict[str, Any]:
     """A definition as the HTTP API shows it, with every field of today."""
-    shown = {"secret": [], **Template.from_json(dict(definition)).as_json(), "version": number}
+    extras: dict[str, Any] = {"secret": [], "stepResultLimit": None, "retention": None}
+    shown = {**extras, **Template.from_json(dict(definition)).as_json(), "version": number}
     ordered = {name: shown[name] for name in _LEADING} | shown
-    return {**ordered, "createdAt": rfc3339(from_ms(created_ms))}
+    return {**ordered, "finalStates": list(FINAL_STATES), "createdAt": rfc3339(from_ms(created_ms))}
 
 
-_NOT_DEFINED = frozenset("version createdAt updatedAt current".split())
+_NOT_DEFINED = frozenset("version finalStates createdAt updatedAt current".split())
 
 
 def changed_fields(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

@@ -15,7 +15,7 @@ from ipaddress import IPv4Address, IPv6Address
 from typing import NamedTuple, NoReturn
 
 from treadle.model.errors import InvalidInput
-from treadle.policy.addresses import Address, Exempt, is_localhost, is_public, literal, plain_host, unwrapped
+from treadle.policy.addresses import Address, Exempt, is_localhost, is_name, is_public, literal, plain_host, unwrapped
 
 MAX_URL = 2000
 DEFAULT_PORTS = {"http": 80, "https": 443}
@@ -24,7 +24,6 @@ NOTHING_EXEMPT = Exempt()
 
 _URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]*):(?://(?P<authority>[^/?#]*)(?P<target>[^#]*))?.*", re.DOTALL)
 _HOST_AND_PORT = re.compile(r"(?P<host>\[[^\]]*\]|[^:]*)(?::(?P<port>[^:]*))?")
-_LABEL = re.compile(r"[a-z0-9_]([a-z0-9_\-]{0,61}[a-z0-9_])?")
 _ENDS_IN_A_NUMBER = re.compile(r"(?:^|\.)(?:[0-9]+|0x[0-9a-f]*)\.?$")
 
 
@@ -112,7 +111,7 @@ class _Check:
 
     def _check_name(self, host: str) -> None:
         name = plain_host(host)
-        if len(name) > 253 or not all(_LABEL.fullmatch(label) for label in name.split(".")):
+        if not is_name(name):
             self._refuse(f"{host[:80]!r} is not the name of a host")
         if is_localhost(name) and not self._allow.host(name):
             self._refuse(f"{name} is this machine; {_HOW_TO_ALLOW}")

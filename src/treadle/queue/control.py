@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from treadle.model.durations import Priority
 from treadle.model.errors import InvalidInput, JobNotFound
-from treadle.model.job import Job, checked_topic, to_ms
+from treadle.model.job import Job, to_ms
 from treadle.model.template import Template
+from treadle.model.topic_patterns import checked_pattern
 from treadle.queue import steering
 from treadle.queue.enqueueing.new_jobs import JobMaker
 from treadle.queue.opening import OpenedQueue
@@ -32,9 +33,10 @@ class RequeuePlan(NamedTuple):
 class JobControl(OpenedQueue):
     """The part of `Queue` that changes jobs."""
 
-    async def get(self, job_id: str) -> Job:
-        """The job with this id; JobNotFound if there is none."""
-        job = (await (await self._session()).store.get([job_id]))[0]
+    async def get(self, job_id: str, *, connection: Any = None) -> Job:
+        """The job with this id; JobNotFound if there is none. `connection` sees jobs that it has not committed yet."""
+        session = await self._session(joined=connection is not None)
+        job = (await session.store.get([job_id], connection=connection))[0]
         if job is None:
             raise JobNotFound(f"no job has the id {str(job_id)[:60]!r}", id=str(job_id)[:60])
         return self._bind(job)
@@ -150,12 +152,16 @@ class JobControl(OpenedQueue):
             raise answer.error
 
     async def pause(self, topic: str, until: datetime | None = None) -> None:
-        """Stop starting jobs of this topic; they can still be enqueued."""
+        """Stop starting jobs of this topic; they can still be enqueued.
+
+        A group such as "mail.*" is paused with the topics that come later.
+        """
         when = FOREVER if until is None else to_ms(until, "until")
-        await (await self._session()).store.pause(checked_topic(topic), when)
+        await (await self._session()).store.pause(checked_pattern(topic), when)
 
     async def resume(self, topic: str) -> None:
-        await (await self._session()).store.pause(checked_topic(topic), 0)
+        """Start its jobs again. A group must be named as it was paused; one of its topics may be resumed by itself."""
+        await (await self._session()).store.pause(checked_pattern(topic), 0)
 
     async def drain(self, worker: str) -> bool:
         """Ask a worker to claim nothing more, finish its jobs and stop; it learns this from its next heartbeat.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -16,7 +17,7 @@ from treadle.queue.runtime_settings import RuntimeSettings
 from treadle.queue.schedules.options import CodeSchedule
 from treadle.queue.session import Session, Sessions
 from treadle.queue.webhook_urls import UrlRules, save_queue_url
-from treadle.store.connect import make_store, shown
+from treadle.store.connect import key_file, make_store, plain_url, shown
 from treadle.store.protocol import Store
 
 
@@ -27,7 +28,7 @@ class OpenedQueue:
 
     def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
         self.settings: Settings = own_settings.load().override({**options, "db": url})
-        self.url = self.settings.db
+        self.url = plain_url(self.settings.db)
         self.handlers: dict[str, Handler] = {}
         self._migrate = migrate
         self._sessions = Sessions(self._open_session)
@@ -63,6 +64,11 @@ class OpenedQueue:
         """The settings that operators have saved in this database."""
         return self._sessions.current().site
 
+    @property
+    def key_file(self) -> Path | None:
+        """Where a server keeps the key that signs tokens; None: in the database."""
+        return key_file(self.url)
+
     def new_store(self) -> Store:
         """A new, unopened store on the same database."""
         return make_store(self.url, stale_after_ms=self.settings.stale_after_ms)
@@ -74,7 +80,7 @@ class OpenedQueue:
         self._migrate = self._migrate and migrate
         if url is not None:
             self.settings = self.settings.override({"db": url})
-            self.url = url
+            self.url = plain_url(url)
             self.new_store()
 
     async def migrate(self) -> list[str]:

@@ -25,6 +25,7 @@ from treadle.queue.enqueueing.new_jobs import EnqueueOptions, JobRequest, TopicO
 from treadle.queue.following import JobFollowing
 from treadle.queue.handlers.flows import Flow, FlowHandler, FlowOptions, FlowPayloadT
 from treadle.queue.handlers.hooks import AnyHook, Hooks
+from treadle.queue.handlers.retention_hooks import RetentionHooks
 from treadle.queue.handlers.tasks import (
     OTHER_QUEUE_METHODS,
     ArgumentsTask,
@@ -50,9 +51,17 @@ from treadle.store.views import StepPage, Topic
 from treadle.telemetry import tracing
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
+    from contextlib import AbstractAsyncContextManager
+
+    from starlette.requests import Request
     from starlette.types import ASGIApp
 
+    from treadle.model.caller import Caller
     from treadle.queue.sync import SyncQueue
+
+    Auth = Callable[[Request], Awaitable[Caller | None]]
+    Lifespan = Callable[[Any], AbstractAsyncContextManager[Any]]
 
 
 Jobs = list[Job]  # inside the class, `list` is the method
@@ -72,6 +81,7 @@ class Queue(JobFollowing):
     def __init__(self, url: str | None = None, *, migrate: bool = True, **options: Any) -> None:
         super().__init__(url, migrate=migrate, **options)
         self.hooks = Hooks()
+        self.retention_hooks = RetentionHooks()
         self.listeners = Listeners(self._bind_for)
         self._sync: SyncQueue | None = None
         self.schedules = Schedules(self)
@@ -171,6 +181,23 @@ class Queue(JobFollowing):
         """
         return self.hooks.add_middleware(middleware)
 
+    # -- hooks of retention, in a process that has them --------------------------------------------
+
+    def on_stale(self, topic: str | None = None) -> Callable[[AnyHook], AnyHook]:
+        """Call the decorated `hook(job)` once a job of this topic, or of any, is stale.
+
+        A worker of this program has to run: no other process marks these jobs. A job may be told twice, after a crash.
+        """
+        return self.retention_hooks.decorator("on_stale", topic)
+
+    def on_delete(self, topic: str | None = None) -> Callable[[AnyHook], AnyHook]:
+        """Call the decorated `hook(job)` before retention deletes a job of this topic, or of any.
+
+        If the hook raises, the job is kept and the hook is called again later. A worker of this program has to run: no
+        other process deletes these jobs. A job may be told twice, after a crash.
+        """
+        return self.retention_hooks.decorator("on_delete", topic)
+
     async def save_templates(self) -> None:
         """Save the templates of the handlers that are registered now, so that every process knows them."""
         await self._known.save(await self._session())
@@ -269,6 +296,13 @@ class Queue(JobFollowing):
         """A validated job, not stored yet; `options` are those of `enqueue`."""
         maker = await self._known.maker(await self._session(), topic, options)
         return self._made_here(maker.jobs([payload]))[0]
+
+    async def _new_jobs(
+        self, topic: str, payloads: Sequence[Any], **options: Unpack[EnqueueOptions]
+    ) -> Sequence[NewJob]:
+        """The same for many payloads."""
+        maker = await self._known.maker(await self._session(), topic, options)
+        return maker.jobs(payloads)
 
     async def _prepare(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> tuple[NewJob, Job]:
         """A validated job for a later transaction of the worker, and the job as it will be."""
@@ -432,11 +466,25 @@ class Queue(JobFollowing):
             count += len(moved)
         return count
 
-    def asgi(self) -> ASGIApp:
-        """The HTTP API and the dashboard, to mount in your application: `app.mount("/queue", queue.asgi())`."""
+    def asgi(self, *, auth: Auth | None = None) -> ASGIApp:
+        """The HTTP API and the dashboard, to mount in your application: `app.mount("/queue", queue.asgi())`.
+
+        `auth` is an async function that takes the request and returns a `treadle.Caller` for one of your own users, or
+        None to leave the request to Treadle's accounts and API keys.
+        """
         from treadle.dashboard import create_app
 
-        return create_app(self)
+        return create_app(self, auth=auth)
+
+    def lifespan(self, own: Lifespan | None = None, /, *, worker: bool = False, **options: Any) -> Lifespan:
+        """For `FastAPI(lifespan=queue.lifespan(worker=True))` and Starlette: open while the application runs.
+
+        `own` is the application's own lifespan, which runs inside. `worker=True` runs the jobs in this process;
+        `options` are those of `Worker`.
+        """
+        from treadle.integrations.asgi import lifespan
+
+        return lifespan(self, own, worker=worker, **options)
 
 
 def _checked_requests(requests: Iterable[JobRequest]) -> Iterable[JobRequest]:

@@ -93,8 +93,18 @@ class Sessions:
         """The session of the running loop."""
         session = self._open.get(asyncio.get_running_loop())
         if session is None:
-            raise InvalidInput("the queue is not open here; await queue.open() first")
+            raise InvalidInput(f"the queue is not open {self._elsewhere()}")
         return session
+
+    def _elsewhere(self) -> str:
+        if not self._open:
+            return "here; await queue.open() first"
+        closed = all(loop.is_closed() for loop in self._open)
+        state = "has ended" if closed else "is not this one"
+        return (
+            f"on this event loop: it was opened on another one, which {state}; open it in your application's lifespan, "
+            "such as FastAPI(lifespan=queue.lifespan()), or await queue.open() here"
+        )
 
     async def opened(self) -> Session:
         """The running loop's session, opened if necessary."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from treadle.model.errors import InvalidInput, StepEnded, UnknownStep
 from treadle.model.job import Job, short_text
 from treadle.model.payload import dumps
-from treadle.model.steps import STEP_ENDED, StepSpec, checked_key, checked_name, find, is_sleep
+from treadle.model.steps import STEP_ENDED, StepSpec, checked_key, checked_path, find, is_sleep
 from treadle.queue.handlers.flows import FlowHandler
 from treadle.store.values import Answer
 
@@ -25,7 +25,7 @@ async def signal(
     if error is not None and (not isinstance(error, str) or not 1 <= len(error) <= MAX_ERROR):
         raise InvalidInput(f"error: use 1 to {MAX_ERROR:,} characters", field="error")
     job = await queue.get(job_id)
-    name, run = checked_name(step), checked_key(key)
+    name, run = checked_path(step), checked_key(key)
     spec, unannounced = await _declared(queue, job, name)
     text = None if error is not None else await _checked(queue, job, spec, name, run, value)
     if error is not None:

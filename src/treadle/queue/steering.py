@@ -12,6 +12,7 @@ from treadle.model.job import Job, to_ms
 from treadle.model.payload import dumps
 from treadle.model.status import ENDED, Status
 from treadle.model.steps import DONE
+from treadle.policy.children import check_deletable
 from treadle.policy.lifecycle import CancelRequested, Deleted, Outcome, Patch, ReleasedByHand, Requeued, Rescheduled
 from treadle.policy.rerun import Ran, check_mode, rerun
 from treadle.queue.enqueueing.new_jobs import checked_attempts
@@ -96,7 +97,15 @@ async def reschedule(
 
 async def delete(store: Store, ids: Sequence[str], force: bool = False) -> Answers:
     """Delete jobs; the answer is None for a deleted job."""
-    return await store.steer(ids, lambda _: Deleted(force))
+
+    def judge(job: SteeredJob) -> Outcome:
+        check_deletable(job.id, job.awaits_children and job.status in _DELETABLE, job.status)
+        return Deleted(force)
+
+    return await store.steer(ids, judge)
+
+
+_DELETABLE = ENDED | {Status.PENDING}
 
 
 def new_values(run_at: datetime | None, priority: Priority | None, max_attempts: int | None) -> dict[str, int | None]:

@@ -1,7 +1,7 @@
 """`queue.templates`: the saved templates of all topics and their versions; switch one off and on, roll one back.
 
 A template is a record, and so is each of its definitions. Every write is a compare-and-set on the template's record,
-in one transaction with the new definition and the topic's rate limit.
+in one transaction with the new definition and what stores know of the topic.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from treadle.policy.saved_template import (
     version_id,
 )
 from treadle.store.protocol import Store
-from treadle.store.values import Record, RecordWrite, TopicRate
+from treadle.store.values import Record, RecordWrite, TopicOptions
 
 if TYPE_CHECKING:
     from treadle.model.handler import Handler
@@ -213,12 +213,16 @@ async def _write(store: Store, writes: Sequence[RecordWrite], changed: Sequence[
     """False: another process was faster."""
     if not writes:
         return True
-    rates = [TopicRate(one.topic, *(one.rate or (None, None))) for one in changed]
     try:
-        await store.write_records(writes, atomic=True, rates=rates)
+        await store.write_records(writes, atomic=True, topics=[_topic(one) for one in changed])
     except VersionConflict:
         return False
     return True
+
+
+def _topic(one: SavedTemplate) -> TopicOptions:
+    most, ms = one.rate or (None, None)
+    return TopicOptions(one.topic, most, ms, *one.ages)
 
 
 async def _stored(store: Store, topic: str) -> tuple[SavedTemplate, Record]:

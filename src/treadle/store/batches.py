@@ -12,7 +12,7 @@ from treadle.policy.answers import is_timeout
 from treadle.policy.judgement import follow_up_refused
 from treadle.policy.lifecycle import decide
 from treadle.store import wakeups
-from treadle.store.values import Checkpoint, Effects, Settlement, StepWrite, Touch
+from treadle.store.values import HAS_STEPS, Checkpoint, Effects, Settlement, StepWrite, Touch
 
 Report = TypeVar("Report", Touch, Checkpoint)
 
@@ -90,8 +90,14 @@ def hints(settlements: Sequence[Settlement]) -> list[str]:
     ):
         tell.append(wakeups.LATER)
     put_back = (Status.PENDING, Status.WAITING)
+    if wakeups.LATER not in tell and any(one.job.flags & HAS_STEPS and _may_be_cancelled(one) for one in settlements):
+        tell.append(wakeups.LATER)  # its children are cancelled next
     if any(one.job.flags or one.transition.to in put_back for one in settlements):
         tell.append(wakeups.READY)
     if new := [job for one in settlements if one.effects for job in one.effects.jobs]:
         tell += wakeups.of_new(new)
     return list(dict.fromkeys(tell))
+
+
+def _may_be_cancelled(one: Settlement) -> bool:
+    return one.transition.to is Status.CANCELLED or one.transition.if_cancelling is not None

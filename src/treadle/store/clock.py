@@ -16,6 +16,8 @@ DAY_S = 86_400
 class MovableClock:
     def __init__(self) -> None:
         self.offset_ms = 0
+        self.unmoved = ""
+        """A database that was opened while this clock was used, and that it can't move."""
 
     def install(self, connection: sqlite3.Connection) -> None:
         # Deterministic: SQLite asks once for each statement, as it does with its own.

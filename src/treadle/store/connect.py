@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from treadle.model.errors import InvalidInput
+from treadle.store import clock
 from treadle.store.protocol import Store
 from treadle.store.values import UserDatabase
 
@@ -32,6 +33,20 @@ def _sqlite(url: str, stale_after_ms: int) -> Store:
 
     path, synchronous = _sqlite_file(url)
     return SqliteStore(path, synchronous=synchronous, stale_after_ms=stale_after_ms)
+
+
+def plain_url(url: str) -> str:
+    """The URL without SQLAlchemy's name of a driver: `postgresql+asyncpg://…` is the same database."""
+    return _DRIVER.sub(r"\1:", url)
+
+
+def key_file(url: str) -> Path | None:
+    """Where the signing key of the installation is kept; None: in the database."""
+    if not url.startswith("sqlite:"):
+        return None
+    path, _ = _sqlite_file(url)
+    file = path.resolve()  # the same under every name
+    return file.with_name(f"{file.name}.key")
 
 
 def _sqlite_file(url: str) -> tuple[Path, str]:
@@ -65,6 +80,8 @@ def _postgres(url: str, stale_after_ms: int) -> Store:
         if error.name != "asyncpg":
             raise
         raise InvalidInput("PostgreSQL needs asyncpg: pip install 'treadle[postgres]'", field="url") from None
+    if (moved := clock.current()) is not None:
+        moved.unmoved = shown(url)
     return PostgresStore(url, stale_after_ms=stale_after_ms)
 
 
@@ -84,6 +101,7 @@ def is_pool(database: UserDatabase) -> bool:
     return not database.url.startswith("sqlite:")
 
 
+_DRIVER = re.compile(r"^(sqlite|postgresql|postgres)\+[a-z0-9_]+:")
 _PASSWORD = re.compile(r"(?i)(password=)[^&]*")
 
 

@@ -19,19 +19,25 @@ from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.model.steps import StepState
 from treadle.model.webhooks import Delivery, DeliveryClaim, DeliveryCount, DeliveryQuery, PolledEvent, SettledDelivery
+from treadle.policy.retention import Ages, EndedClass, Rules
 from treadle.store.values import (
     NO_CHANGES,
     Advanced,
     Answer,
     Checkpoint,
+    ChildResult,
     Claim,
     Claimed,
     ClaimedSteps,
     DutyReport,
+    EndedAt,
+    EndedJob,
     Graces,
     Holding,
     Inserted,
     Judge,
+    MadeChildren,
+    NewChildren,
     NewJob,
     OutputWrite,
     Reaped,
@@ -40,8 +46,9 @@ from treadle.store.values import (
     Refusal,
     Renewed,
     Settlement,
+    StaleJob,
     StepKey,
-    TopicRate,
+    TopicOptions,
     Touch,
     UserDatabase,
     Wants,
@@ -60,6 +67,7 @@ from treadle.store.views import (
     Obstacle,
     OutputPage,
     OutputState,
+    ProcessId,
     Stats,
     StepPage,
     Topic,
@@ -71,7 +79,8 @@ from treadle.telemetry.outages import OutageLog
 class Store(Protocol):
     """Implemented by every database. One call per batch, never per job."""
 
-    stale_after_ms: int
+    retention: Rules
+    """By which it says since when a job is stale."""
     outage: OutageLog
     """Where callers that retry report that they could not reach the database."""
 
@@ -130,8 +139,11 @@ class Store(Protocol):
         """Prolong a lease, even an expired one, by default for as long as the last time. None: it was taken back or
         given up."""
 
-    async def close_lease(self, lease: int) -> None:
-        """Give the lease up, so that its jobs can be reclaimed immediately."""
+    async def close_lease(self, lease: int, owner: ProcessId | None = None) -> bool:
+        """Give the lease up, so that its jobs can be reclaimed immediately. `owner`: only if it names this process."""
+
+    async def leases_of(self, home: str) -> Sequence[tuple[int, ProcessId]]:
+        """The leases that name a process of this home, given to `open_lease` as {home, pid, started}."""
 
     async def claim(self, lease: int, wants: Wants) -> Claim:
         """Highest priority first, then oldest over all topics. Jobs on their last attempt only go into free slots.
@@ -173,6 +185,17 @@ class Store(Protocol):
 
     async def item_results(self, n: int, step: str, first: int, last: int) -> list[tuple[int, str | None]]:
         """The results of completed items, as JSON text, from place `first` to before `last` of the list."""
+
+    async def make_children(self, lease: int, wanted: NewChildren) -> MadeChildren | None:
+        """Make the children that a step of a running job waits for, or find the ones that it has; None: its owner has
+        lost the job, and nothing was made. A child that is refused fails for the step and makes no job.
+
+        TooDeep if too many jobs would wait for each other. StoreBusy if a child needs a key that another transaction
+        has locked; nothing was made. Told again, children that are there are not made again.
+        """
+
+    async def child_results(self, n: int, step: str, after: int = -1, limit: int = 1000) -> Sequence[ChildResult]:
+        """The children of a step that waits for many, in the order of its list, from behind this place."""
 
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         """The running jobs among these, for owners that know them by id; None for the others."""
@@ -319,7 +342,7 @@ class Store(Protocol):
 
     # -- topics, leadership, retention ---------------------------------------------------------
     async def pause(self, topic: str, until: int = FOREVER) -> None:
-        """Start no jobs of this topic until then; 0 resumes it."""
+        """Start no jobs of this topic until then; 0 resumes it. A pattern is kept, for topics that come later."""
 
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
         """All topics with their live jobs; with `backlog`, pending jobs by capability too, and what they wait for."""
@@ -331,9 +354,34 @@ class Store(Protocol):
     async def leaders(self) -> Sequence[Leadership]:
         """The current leaders, with their last reports."""
 
-    async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
-        """Delete jobs that ended longer ago than this, with all their rows. A `dry_run` only counts them, up to the
-        limit."""
+    async def topic_ages(self) -> Mapping[str, Ages]:
+        """How long the jobs of topics are kept, where their templates say so."""
+
+    async def first_ended(self, until: int) -> int | None:
+        """When the first job ended, if not later than `until`."""
+
+    async def ended_jobs(self, after: EndedAt, until: int, limit: int = 1000) -> Sequence[EndedJob]:
+        """Jobs that ended after this place and not later than `until`, in the order in which they ended."""
+
+    async def count_old(self, ended: EndedClass, age_ms: int, limit: int) -> int:
+        """How many jobs of this class ended longer ago than that, at most `limit`."""
+
+    async def stale_marks(self) -> Mapping[tuple[str, str], EndedAt]:
+        """For each topic and status, the last job of which was told that it is stale."""
+
+    async def mark_stale(self, jobs: Sequence[StaleJob]) -> int:
+        """Tell listeners that these jobs are stale and move the marks there, in one transaction. Leaves out jobs that
+        were told before and jobs that were requeued; returns how many were told."""
+
+    async def prune(
+        self, ended_before_ms: int, limit: int = 1000, ns: Sequence[int] | None = None, *, dry_run: bool = False
+    ) -> int:
+        """Delete jobs that ended longer ago than this, with all their rows: those with the numbers `ns`, or the
+        oldest. Returns how many there were, except for those in `ns` that were not deleted. A `dry_run` only counts
+        them, up to the limit."""
+
+    async def forget(self, age_ms: int) -> None:
+        """Drop statistics that are older than any job, and names of workers that no job mentions."""
 
     async def prune_output(self, ended_before_ms: int, limit: int = 1000) -> int:
         """Delete the output of jobs that ended longer ago than this; returns how many channels it had."""
@@ -358,11 +406,11 @@ class Store(Protocol):
         are due before that time, earliest first."""
 
     async def write_records(
-        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, topics: Sequence[TopicOptions] = ()
     ) -> Sequence[Record | None]:
         """Create or change records. None: this one was not written, because its id or key is taken, its version is a
-        different one, or it is gone; the others are written. `atomic`: all in one transaction, together with the rate
-        limits of topics; VersionConflict instead of None, and nothing is written. Records and `rates` need `atomic`."""
+        different one, or it is gone; the others are written. `atomic`: all in one transaction, together with
+        `topics`; VersionConflict instead of None, and nothing is written. Records and `topics` need `atomic`."""
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         """Delete the records with these (kind, id); returns how many existed."""

@@ -153,6 +153,12 @@ class ClaimedStep(NamedTuple):
     """As its job was made; only read for a requeue."""
     items: int | None = None
     """Of a mapped step: how many there are."""
+    child: str | None = None
+    """The id of the child that it waits for, or has its result from."""
+    made: int | None = None
+    """Of a step that waits for many: how many it has made, how many of those have not ended, how many failed."""
+    left: int | None = None
+    failed: int | None = None
 
 
 class EarlyAnswer(NamedTuple):
@@ -272,6 +278,8 @@ class StepWrite(NamedTuple):
     """What an answer has to look like, as JSON text."""
     item: int | None = None
     """Of an item of a mapped step: its place in the list. Of the mapped step, which has no key: how many there are."""
+    child: str | None = None
+    """The child that it waits for; None keeps what is stored."""
 
     @property
     def told(self) -> bool:
@@ -346,6 +354,68 @@ class Effects(NamedTuple):
     """Early answers that were used."""
     output: tuple[Chunk, ...] = ()
     """The last values that it emitted; they stay even if a cancel ends the attempt in another way."""
+    awaits: tuple[StepKey, ...] = ()
+    """Steps with children for which the job is parked: it goes on at once if they have ended since it looked."""
+
+
+class NewChild(NamedTuple):
+    """A child of a running job; its step and key say which one. It is made once in each generation."""
+
+    key: str
+    job: NewJob
+    place: int = 0
+    """In the list of a step that waits for many."""
+    as_parent: bool = False
+    """It has its parent's priority."""
+    refused: str | None = None
+    """Why it may not be made, if that is known already."""
+
+
+class NewChildren(NamedTuple):
+    """Children that a step of a running job waits for."""
+
+    n: int
+    token: int
+    ran_ms: int
+    step: str
+    place: int
+    """Of the step among the job's steps."""
+    children: tuple[NewChild, ...]
+    total: int | None = None
+    """How many it waits for in all; None: the step waits for one, which shares its key."""
+    restart: bool = False
+    """Look at all of them again: those that have not completed are made again."""
+
+
+class MadeChild(NamedTuple):
+    """What a step knows of its child."""
+
+    state: StepState
+    """`waiting`, `completed` or `failed`."""
+    child: str | None
+    result: str | None = None
+    error: str | None = None
+    attempt: int = 1
+
+
+class MadeChildren(NamedTuple):
+    children: tuple[MadeChild, ...]
+    made: int = 0
+    left: int = 0
+    failed: int = 0
+    """As in `ClaimedStep`."""
+
+
+class ChildResult(NamedTuple):
+    """How a child of a step that waits for many has ended."""
+
+    key: str
+    place: int
+    state: StepState
+    result: str | None
+    """JSON text."""
+    error: str | None
+    child: str | None
 
 
 class OutputWrite(NamedTuple):
@@ -484,6 +554,8 @@ class SteeredJob(NamedTuple):
     stale: bool
     steps: tuple[ClaimedStep, ...] = ()
     """Of an ended job; without results."""
+    awaits_children: bool = False
+    """Its steps wait for children that have not ended."""
 
 
 Judge = Callable[[SteeredJob], Outcome]
@@ -495,6 +567,37 @@ class Refusal(NamedTuple):
 
     id: str
     error: Exception
+
+
+class EndedAt(NamedTuple):
+    """A place among ended jobs, in the order in which they ended."""
+
+    ended_at: int
+    n: int
+
+
+FIRST_ENDED = EndedAt(0, 0)
+
+
+class EndedJob(NamedTuple):
+    """An ended job, as retention looks at it."""
+
+    n: int
+    id: str
+    topic: str
+    status: Status
+    ended_at: int
+
+    @property
+    def place(self) -> EndedAt:
+        return EndedAt(self.ended_at, self.n)
+
+
+class StaleJob(NamedTuple):
+    """A job that retention has found to be stale since this time."""
+
+    job: EndedJob
+    stale_at: int
 
 
 class Record(NamedTuple):
@@ -524,9 +627,12 @@ class RecordWrite(NamedTuple):
     version: int | None = None
 
 
-class TopicRate(NamedTuple):
-    """At most `n` starts in any window of this length; None lifts the limit."""
+class TopicOptions(NamedTuple):
+    """What stores know of a topic's template. None: no rate limit, no retention of its own."""
 
     topic: str
-    n: int | None
-    ms: int | None
+    n: int | None = None
+    """At most so many starts in any window of `ms`."""
+    ms: int | None = None
+    stale_after: int | None = None
+    delete_after: int | None = None

@@ -22,6 +22,7 @@ class Listing:
     stale: bool = False
     scope: str | None = None
     scope_id: str | None = None
+    parent_id: str | None = None
     limit: int = 30
     offset: int = 0
     condition: Condition | None = None
@@ -112,6 +113,16 @@ class LiveWorker:
     """The machine; empty for an external worker."""
     version: str = ""
     """Of Treadle, on that machine."""
+
+
+class ProcessId(NamedTuple):
+    """A process of a worker."""
+
+    home: str
+    """Where its pid means this process: the boot of the machine and the namespaces."""
+    pid: int
+    started: int
+    """When it started, to tell it from a later process with its pid."""
 
 
 class LimitReached(NamedTuple):
@@ -247,6 +258,10 @@ class Wait(NamedTuple):
     until: int | None
     """When the first of them gives up; None: never."""
     oldest_id: str
+
+
+MAINTENANCE = "maintenance"
+"""The office of the worker that does the maintenance."""
 
 
 class Leadership(NamedTuple):

@@ -48,11 +48,11 @@ class Processing:
     def outcome(self, name: str) -> None:
         self._span.set_attribute("treadle.outcome", name)
 
-    def failed(self, error: str, error_type: str) -> None:
+    def failed(self, error_line: str, error_type: str) -> None:
         from opentelemetry.trace import StatusCode
 
         self._span.set_attribute("error.type", error_type)
-        self._span.set_status(StatusCode.ERROR, error.rstrip().rpartition("\n")[2])
+        self._span.set_status(StatusCode.ERROR, error_line)
 
 
 class _Untraced:
@@ -69,7 +69,7 @@ class _Untraced:
 
     def outcome(self, name: str) -> None: ...
 
-    def failed(self, error: str, error_type: str) -> None: ...
+    def failed(self, error_line: str, error_type: str) -> None: ...
 
 
 UNTRACED = _Untraced()

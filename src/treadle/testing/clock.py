@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 
 from treadle.model.durations import Duration, duration_ms
+from treadle.model.errors import InvalidInput
 from treadle.store import clock, wakeups
 
 
@@ -18,7 +19,12 @@ class Clock:
         self._clock = clock.MovableClock()
 
     def advance(self, duration: Duration) -> None:
-        """Move the clock forward by this much."""
+        """Move the clock forward by this much. It is refused with a PostgreSQL queue: its clock can't be moved."""
+        if self._clock.unmoved:
+            raise InvalidInput(
+                f"the clock of {self._clock.unmoved} can't be moved, only that of SQLite; "
+                "enqueue with run_at in the past, or test this on SQLite"
+            )
         self._clock.offset_ms += duration_ms(duration)
         wakeups.Wakeups.tell_all(wakeups.ALL)
 

@@ -18,17 +18,19 @@ if TYPE_CHECKING:
     from treadle.queue import Queue
 
 _numbers = itertools.count(1)
+CAPABILITY = "inline-"
 
 
 @contextlib.contextmanager
 def inline(queue: Queue) -> Iterator[None]:
     """Inside `with inline(queue):` an enqueue runs its handler before it returns, ignoring any delay.
 
-    The returned job has completed. A handler that fails raises its error. Topics without a handler in this process, and
-    jobs that join a transaction by `connection=`, are only enqueued.
+    The returned job has completed, and so have the children that it waited for; or it waits: for a time, or for an
+    answer, after which `queue.signal` runs the rest. A handler that fails raises its error. Topics without a handler in
+    this process, and jobs that join a transaction by `connection=`, are only enqueued.
     """
     inlined = _Inline(queue)
-    replaced = {"enqueue": inlined.enqueue, "enqueue_many": inlined.enqueue_many}
+    replaced = {"enqueue": inlined.enqueue, "enqueue_many": inlined.enqueue_many, "signal": inlined.signal}
     with queue.sync.on_its_loop_only():
         vars(queue).update(replaced)
         try:
@@ -43,13 +45,14 @@ class _Inline:
         self._queue = queue
         self._enqueue = queue.enqueue
         self._enqueue_many = queue.enqueue_many
+        self._signal = queue.signal
 
     async def enqueue(self, topic: str | TopicOwner, payload: Any = None, **options: Any) -> Job:
         name = topic_of(topic)
         if name not in self._queue.handlers or options.get("connection") is not None:
             return await self._enqueue(name, payload, **options)
         # Only the worker created below has this capability.
-        capability = f"inline-{next(_numbers)}"
+        capability = f"{CAPABILITY}{next(_numbers)}"
         timing = {"delay": 0, "run_at": None} if options.keys() & {"delay", "run_at"} else {}
         job = await self._enqueue(name, payload, **{**options, **timing, "capability": capability})
         return job if job.deduplicated else await self._run(job, capability)
@@ -63,17 +66,40 @@ class _Inline:
             requests = [JobRequest(one.topic, one.payload, {**options, **(one.options or {})}) for one in topic]
         return [await self.enqueue(one.topic, one.payload, **(one.options or {})) for one in requests]
 
-    async def _run(self, job: Job, capability: str) -> Job:
-        from treadle.worker import Worker
+    async def signal(self, id: str, step: str, value: Any = None, **options: Any) -> Job:
+        """The job goes on before this returns."""
+        job = await self._signal(id, step, value, **options)
+        ours = (job.capability or "").startswith(CAPABILITY)
+        return await self._run(job, job.capability or "") if ours and job.status is Status.PENDING else job
 
-        served, able = [job.topic], [capability]
-        worker = Worker(self._queue, topics=served, capabilities=able, slots=1, burst=True, maintenance=False)
+    async def _run(self, job: Job, capability: str) -> Job:
         with self._noting_errors(job.id) as errors:
-            await worker.run()
-        ended = await self._queue.get(job.id)
-        if ended.status is not Status.COMPLETED:
+            ended = await self._work(job, capability)
+        if errors or (ended.ended and ended.status is not Status.COMPLETED):
             raise errors[0] if errors else JobFailed(f"job {job.id} is {ended.status}", id=job.id)
         return ended
+
+    async def _work(self, job: Job, capability: str | None) -> Job:
+        """Run the job, and while it waits, the children that it waits for."""
+        from treadle.worker import Worker
+
+        able = [capability] if capability else []
+        while True:
+            worker = Worker(self._queue, topics=[job.topic], capabilities=able, slots=1, burst=True, maintenance=False)
+            await worker.run()
+            job = await self._queue.get(job.id)
+            children = await self._queue.list(filter=f"parentId = '{job.id}' && status = 'pending'", limit=1000)
+            if job.status is not Status.WAITING or not children:
+                return job
+            for child in children:
+                await self._work_on_child(child)
+
+    async def _work_on_child(self, child: Job) -> None:
+        if child.topic not in self._queue.handlers:
+            raise JobFailed(f"child {child.id} of {child.topic} has no handler in this process", id=child.id)
+        if child.run_at > child.created_at:
+            await self._queue.reschedule(child.id, run_at=child.created_at)
+        await self._work(child, child.capability)
 
     @contextlib.contextmanager
     def _noting_errors(self, job_id: str) -> Iterator[list[BaseException]]:

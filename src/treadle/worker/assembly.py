@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from treadle.maintenance import Maintenance
+from treadle.maintenance.processes import this_process
 from treadle.model.handler import Handler
 from treadle.policy.judgement import Cause
 from treadle.queue.background import forever, insist
@@ -38,6 +39,7 @@ from treadle.worker.services import LoopServices, ThreadServices
 from treadle.worker.settler import Settler
 from treadle.worker.slots import Slots
 from treadle.worker.spans import traced
+from treadle.worker.steps.children import ParentServices
 from treadle.worker.steps.declared import FlowRunner
 from treadle.worker.steps.graph import attempts_of
 from treadle.worker.steps.made import StepServices
@@ -125,6 +127,7 @@ class Assembly:
         connections = min(options.slots, MOST_CONNECTIONS)
         self.threads = Threads()
         self.output = OutputWriter(store, self.job_lost)
+        parents = ParentServices(self.queue, store, self.step_services, self.step_writer, self.job_lost)
         services = LoopServices(
             self.queue,
             self.keeper,
@@ -132,6 +135,7 @@ class Assembly:
             self.step_services,
             self.map_services,
             self.output,
+            parents,
             connections,
             self.threads,
         )
@@ -141,6 +145,7 @@ class Assembly:
         self.loop_caller = LoopCaller(services)
         self.thread_caller = ThreadCaller(thread_services, self.threads)
         self.processes = ProcessCaller(services)
+        services.call_in_process = self.processes.call_step
         self.hooks = HookRunner(self.queue.hooks, services, thread_services, self.threads)
         job_log = JobLog()
         self.settler = Settler(
@@ -263,7 +268,8 @@ class Assembly:
 
     async def ask_again(self) -> None:
         """Renew the lease, which says whether to drain."""
-        renewed = await self.store.renew(self.slots.lease.id, self.options.lease_ms)
+        lease = self.slots.lease
+        renewed = await self.store.renew(lease.id, lease.renewal_ms(self.options.lease_ms))
         if renewed:
             self._hear_renewed(renewed)
 
@@ -284,7 +290,7 @@ class Assembly:
     # -- the lease ---------------------------------------------------------------------------------
 
     async def _open_lease(self) -> Lease:
-        serves = {
+        serves: dict[str, Any] = {
             "topics": self._topics(),
             "capabilities": list(self.options.capabilities),
             "slots": self.options.slots,
@@ -292,6 +298,8 @@ class Assembly:
             "version": version("treadle"),
             "draining": self.draining,  # a new lease in place of a lost one must not forget it
         }
+        if process := this_process():
+            serves |= process._asdict()  # whether it was killed can be seen from here
         asked = time.monotonic()
         number = await self.queue.store.open_lease(self.name, self.options.lease_ms, serves)
         return Lease(number, asked + self.options.lease_ms / 1000)

@@ -15,7 +15,7 @@ from treadle.model.errors import Suspend
 from treadle.model.handler import Handler
 from treadle.model.raised import not_ctrl_c
 from treadle.policy.judgement import NOTHING, CallResult, Cause, Interrupt, Returned
-from treadle.queue.handlers.context import Context, HandlerServices, RunningCall
+from treadle.queue.handlers.context import Context, HandlerServices, RunningCall, running_handler
 from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import Middleware, wrapped
 from treadle.worker.errors import describe, refused
@@ -106,6 +106,7 @@ def perform(call: ServedCall, services: HandlerServices) -> CallResult:
     except BaseException as error:  # the payload's type may raise anything
         return function.refused(call, error)
     context = Context(call, services, payload)
+    running_handler.set((call, services, payload, context))  # a thread works in a copy of its slot's variables
     try:
         value = function.invoke(context, payload)
     except BaseException as error:  # an exit in a handler ends the job, not the worker
@@ -131,6 +132,8 @@ class Call:
     """The call that waits for this one, if a step runs inside a handler."""
     finishes_by: float | None = None
     """Until when a cancel has to wait for it; None: not at all."""
+    inside: tuple[tuple[str, str], ...] = ()
+    """The steps around it, from the outermost, if it is one that a handler makes in another process."""
     step = ""
     key = ""
     """The step that it runs; empty for a plain handler."""
@@ -151,6 +154,7 @@ class Call:
     """The handler's exception, if it was raised in this process."""
     suspended: Suspend | None = None
     task: asyncio.Task[Any] | None = None
+    asked_context: Context | None = None
 
     def __init__(self, attempt: Attempt, function: Function, payload: str, deadline: float) -> None:
         self.attempt = attempt
@@ -163,6 +167,10 @@ class Call:
     @property
     def job(self) -> Claimed:
         return self.attempt.job
+
+    @property
+    def step_result_bytes(self) -> int:
+        return self.function.handler.template.step_result_bytes
 
     @property
     def cancelled(self) -> bool:

@@ -8,7 +8,17 @@ from pathlib import Path
 from types import TracebackType
 
 from treadle.model.durations import duration_ms
-from treadle.model.errors import Fail, InvalidInput, JobCancelled, RemoteError, RetryAfter, Snooze, Suspend, suspend_in
+from treadle.model.errors import (
+    Fail,
+    InvalidInput,
+    JobCancelled,
+    RemoteError,
+    RetryAfter,
+    Snooze,
+    StepFailed,
+    Suspend,
+    suspend_in,
+)
 from treadle.model.raised import is_ctrl_c
 from treadle.model.retry import families_of, full_name
 from treadle.policy.judgement import Raised, RaisedKind
@@ -43,6 +53,9 @@ def _described(error: BaseException) -> Raised:
         match error:
             case Suspend():
                 return Raised(error.kind, str(error), "Suspend", error.delay_ms)
+            case StepFailed():
+                raised: Raised = error.raised
+                return raised
             case BaseExceptionGroup() if suspended := suspend_in(error):
                 return _described(suspended)
             case ItemFailed():

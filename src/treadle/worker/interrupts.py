@@ -52,7 +52,7 @@ class Interrupts:
         self._asked.clear()
         lease = self._slots.lease
         if self._slots.active.is_set() and not lease.lost:
-            renewed = await self._store.renew(lease.id, self._lease_ms)
+            renewed = await self._store.renew(lease.id, lease.renewal_ms(self._lease_ms))
             if renewed:  # the keeper reports a lost lease
                 self.on_renewed(renewed)
 

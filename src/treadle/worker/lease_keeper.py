@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Coroutine
@@ -33,13 +34,19 @@ class Lease:
     `lost` is set by the keeper's thread and read by handlers in any thread; it only ever turns True.
     """
 
-    __slots__ = ("id", "lost", "until")
+    __slots__ = ("id", "lost", "until", "wanted_until")
 
     def __init__(self, id: int, until: float) -> None:
         self.id = id
         self.until = until
         """By this process's monotonic clock, counted from before the request, so never later than the store's."""
         self.lost = False
+        self.wanted_until = 0.0
+        """Until when a handler asked it to last, by the monotonic clock."""
+
+    def renewal_ms(self, usual_ms: int) -> int:
+        """For how long to renew it now."""
+        return max(usual_ms, math.ceil((self.wanted_until - time.monotonic()) * 1000))
 
 
 class LeaseKeeper:
@@ -169,10 +176,11 @@ class LeaseKeeper:
     async def _renew(self, lease: Lease) -> None:
         assert self._store
         asked = time.monotonic()
-        renewed = await self._store.renew(lease.id, self.lease_ms)
+        lease_ms = lease.renewal_ms(self.lease_ms)
+        renewed = await self._store.renew(lease.id, lease_ms)
         if renewed is None:
             return self._lose(lease)
-        lease.until = asked + self.lease_s
+        lease.until = asked + lease_ms / 1000
         self._report(lambda: self._on_renewed(renewed))
 
     def _lose(self, lease: Lease) -> None:

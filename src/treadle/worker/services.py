@@ -19,6 +19,7 @@ from treadle.worker.threads import PLACES, Threads
 if TYPE_CHECKING:
     from treadle.model.job import Job
     from treadle.queue import Queue
+    from treadle.queue.handlers.children import ChildRequest
     from treadle.queue.handlers.context import Context
     from treadle.queue.handlers.steps import StepRecord, Wait
     from treadle.worker.attempt import Attempt
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from treadle.worker.checkpoints import ProgressWriter
     from treadle.worker.lease_keeper import LeaseKeeper
     from treadle.worker.output import OutputWriter
+    from treadle.worker.steps.children import ParentServices
     from treadle.worker.steps.made import StepServices
     from treadle.worker.steps.mapped import MapServices
 
@@ -53,19 +55,23 @@ class LoopServices:
         steps: StepServices,
         maps: MapServices,
         output: OutputWriter,
+        parents: ParentServices,
         connections: int,
         threads: Threads,
     ) -> None:
         self.in_thread = threads.wait
+        self.call_in_process: Callable[..., Any] | None = None
         self.output = output
         self.recall_step, self.record_step, self.wait_step = steps.recall, steps.record, steps.wait
         self.turn = steps.turn
         self.begin_map, self.record_map = maps.begin_map, maps.record_map
         self.item_results, self.read_items = maps.item_results, maps.read_items
+        self.children = parents.ask
         self._queue = queue
         self._keeper = keeper
         self._progress = progress
         self.resources = Resources(queue.store.user_database, connections)
+        self.for_threads: Callable[[Call], ThreadServices]
 
     def thread_place(self, call: Call) -> asyncio.Semaphore:
         attempt = call.attempt
@@ -73,9 +79,13 @@ class LoopServices:
             attempt.thread_places = asyncio.Semaphore(PLACES)
         return attempt.thread_places
 
-    async def heartbeat(self, call: Call) -> None:
+    async def heartbeat(self, call: Call, lease_ms: int | None = None) -> None:
         now, attempt = time.monotonic(), call.attempt
-        if now - attempt.beaten_at >= min(BEAT_AT_MOST_EVERY_S, self._keeper.lease_s / 10):
+        if lease_ms is not None:
+            # The jobs of a worker share its lease: the longest wish counts.
+            attempt.lease.wanted_until = max(attempt.lease.wanted_until, now + lease_ms / 1000)
+        wishes_more = attempt.lease.wanted_until > attempt.lease.until + BEAT_AT_MOST_EVERY_S
+        if wishes_more or now - attempt.beaten_at >= min(BEAT_AT_MOST_EVERY_S, self._keeper.lease_s / 10):
             attempt.beaten_at = now
             await self._renew(attempt)
         call.check()
@@ -130,10 +140,15 @@ class ThreadServices:
 
     def __init__(self, services: LoopServices) -> None:
         self._services = services
+        services.for_threads = lambda call: self
         self._ask_loop = on_loop(asyncio.get_running_loop())
 
-    def heartbeat(self, call: Call) -> None:
-        self._ask(self._services.heartbeat, call)
+    def call_in_process(self, *about: Any) -> Any:
+        assert self._services.call_in_process
+        return self._ask(self._services.call_in_process, *about)
+
+    def heartbeat(self, call: Call, lease_ms: int | None = None) -> None:
+        self._ask(self._services.heartbeat, call, lease_ms)
 
     def emit(self, call: Call, channel: str, text: str) -> None:
         room = self._services.output.emit_from_thread(call.attempt, channel, text)
@@ -171,6 +186,9 @@ class ThreadServices:
 
     def wait_step(self, call: Call, wait: Wait) -> Any:
         return self._ask(self._services.wait_step, call, wait)
+
+    def children(self, call: Call, request: ChildRequest) -> Any:
+        return self._ask(self._services.children, call, request)
 
     def database(self) -> Any:
         resources = self._services.resources

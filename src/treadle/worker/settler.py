@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from treadle.model.durations import format_ms
+from treadle.model.error_line import error_line
 from treadle.model.errors import StoreUnavailable
 from treadle.model.raised import not_ctrl_c
 from treadle.model.status import Status
@@ -217,7 +218,7 @@ def _log_failure(settlement: Settlement) -> None:
     job, transition = settlement.job, settlement.transition
     if not transition.error:
         return
-    reason = transition.error.rstrip().rpartition("\n")[2][:LOGGED_CHARACTERS]  # the end of a trace
+    reason = error_line(transition.error, transition.error_type or "")[:LOGGED_CHARACTERS]
     tried = f"attempt {job.attempt} of {job.max_attempts}"
     if transition.to is Status.PENDING:
         then = f"again in {format_ms(transition.delay_ms)}"

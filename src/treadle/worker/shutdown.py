@@ -101,7 +101,7 @@ async def _say_goodbye(engine: Assembly, leave_by: float) -> None:
         await _try("resign as the leader", engine.maintenance.resign(), leave_by)
 
 
-async def _try(to_do: str, doing: Awaitable[None], leave_by: float) -> None:
+async def _try(to_do: str, doing: Awaitable[object], leave_by: float) -> None:
     """Leases and terms of office run out by themselves, so an error here does no harm."""
     try:
         async with asyncio.timeout(_left(leave_by)):

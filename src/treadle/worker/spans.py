@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from treadle.model.error_line import error_line
 from treadle.policy.lifecycle import CancelAcknowledged, Completed, Failed, Outcome, Released, Snoozed
 from treadle.telemetry import tracing
 from treadle.worker.attempt import Attempt
@@ -26,7 +27,7 @@ def traced(run: Run) -> Run:
         with tracing.processing(attempt.job) as span:
             outcome = await outcome_of(run(attempt))
             if isinstance(outcome, Failed):
-                span.failed(outcome.error, outcome.error_type)
+                span.failed(error_line(outcome.error, outcome.error_type), outcome.error_type)
             span.outcome(_NAMES[type(outcome)])
         return outcome
 

@@ -20,6 +20,7 @@ from treadle.worker.assembly import Assembly
 from treadle.worker.hook_runner import run_worker_hooks
 from treadle.worker.metrics import Metrics
 from treadle.worker.options import Options
+from treadle.worker.served_topics import served_topics
 from treadle.worker.signals import on_signals
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class Worker:
         *,
         slots: int | None = None,
         topics: Sequence[str] | None = None,
+        except_topics: Sequence[str] = (),
         capabilities: Sequence[str] = (),
         name: str | None = None,
         lease: Duration | None = None,
@@ -67,7 +69,7 @@ class Worker:
         """Handlers that would not stop and still run after `run()` has returned; they end with the process."""
         self.options = Options(
             slots=settings.slots,
-            topics=_checked_topics(queue, topics),
+            topics=served_topics(queue.handlers, topics, except_topics),
             capabilities=tuple(checked_capability(one) or "" for one in capabilities),
             lease_ms=settings.lease_ms,
             poll_ms=settings.poll_interval_ms,
@@ -240,12 +242,3 @@ def _jobs(count: int) -> str:
 
 def _default_name() -> str:
     return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(3)}"
-
-
-def _checked_topics(queue: Queue, topics: Sequence[str] | None) -> tuple[str, ...] | None:
-    if isinstance(topics, str):
-        raise InvalidInput(f"topics: a list, please: [{topics!r}]", field="topics")
-    unknown = sorted(set(topics or ()) - set(queue.handlers))
-    if unknown:
-        raise InvalidInput(f"topics: no handler is registered for {', '.join(unknown)}", field="topics")
-    return None if topics is None else tuple(topics)

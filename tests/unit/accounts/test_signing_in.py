@@ -98,7 +98,7 @@ async def test_every_process_knows_it(accounts: Accounts, ann: Account, url: str
 async def test_processes_that_start_together_agree_on_the_key(store: Store, ann: Account, clock: Clock) -> None:
     tokens = await asyncio.gather(*(desk(store, clock).token(ann) for _ in range(8)))
     assert all([await desk(store, clock).caller(token) for token in tokens])
-    assert len({await desk(store, clock).install_key() for _ in range(8)}) == 1
+    assert len({await desk(store, clock).keys.current() for _ in range(8)}) == 1
 
 
 async def test_a_token_of_another_install_is_nobodys(

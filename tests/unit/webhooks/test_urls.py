@@ -112,6 +112,19 @@ def test_what_is_no_network_is_refused(text: str) -> None:
         Exempt.parse(f"example.com {text}")
 
 
+@pytest.mark.parametrize("text", ["*", "*.example.com", "example..com", "-a", "b\u00fccher.example"])
+def test_what_is_no_name_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInput, match="webhook_allow: .*is not a name, an address or a network"):
+        Exempt.parse(f"example.com {text}")
+
+
+def test_everything_can_be_allowed() -> None:
+    everything = Exempt.parse("0.0.0.0/0 ::/0")
+    assert check_url("http://10.0.0.1/", everything)
+    assert check_url("http://[::1]/", everything)
+    assert check_url("http://localhost/", everything)
+
+
 @pytest.mark.parametrize("text", [*INSIDE, *INSIDE_6, "168.63.129.16", "255.255.255.255", "192.0.0.9", "192.88.99.1"])
 def test_an_address_inside_is_not_public(text: str) -> None:
     assert not is_public(ip_address(text))

@@ -14,12 +14,16 @@ PAGES = {
     "jobs": "/jobs",
     "topics": "/topics",
     "workers": "/workers",
+    "webhooks": "/webhooks",
     "system": "/system",
 }
 SHORTCUTS = [
     (["/"], "Search"),
     (["⌘", "K"], "Find a job, topic or page"),
-    (["g", "o"], "Overview; then e errors, j jobs, t topics, c schedules, w workers, p templates, s system"),
+    (
+        ["g", "o"],
+        "Overview; then e errors, j jobs, t topics, c schedules, w workers, h webhooks, p templates, s system",
+    ),
     (["0"], "to 8: the status tabs"),
     (["j", "k"], "Next and previous row"),
     (["↵"], "Open the row"),

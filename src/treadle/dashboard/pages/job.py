@@ -23,6 +23,7 @@ from treadle.dashboard.step_rows import RUNS_SHOWN, Waterfall, waterfall
 from treadle.dashboard.webhook_rows import DeliveryRow, delivery_row
 from treadle.insights.error_text import ErrorText, read_error
 from treadle.insights.failures import FailureGroup
+from treadle.insights.family import NO_FAMILY, Family
 from treadle.model.events import Event
 from treadle.model.job import Job
 from treadle.model.status import Status
@@ -62,6 +63,7 @@ class JobView:
     answers: Sequence[AnswerForm] = ()
     output: Sequence[OutputPart] = ()
     webhooks: Sequence[DeliveryRow] = ()
+    family: Family = NO_FAMILY
 
 
 async def job(page: Page) -> Response:
@@ -99,12 +101,13 @@ async def job_view(page: Page, id: str, *, live: bool = False) -> JobView:
         shown_value(found.result_value),
         list(timeline_items(events)),
         words.span(found.created_at, found.ended_at) + " in all" if found.ended else "",
-        list(facts(found, settings.delete_after_ms, settings.stale_after_ms)),
+        list(facts(found, settings.retention.kept(found.topic, found.status))),
         await origin(found, page.state.server.accounts),
         snippets(found, page.address) if payload.bytes <= SAMPLE_BYTES else (),
-        answer_snippets(found, page.address),
+        (),
         output=await output_parts(page.state.insights, found, with_text=not live),
         webhooks=await _deliveries(page, found),
+        family=await page.state.insights.family(found),
     )
     return await _with_steps(page, view, events) if found.steps else view
 
@@ -127,13 +130,16 @@ async def _with_steps(page: Page, view: JobView, events: Sequence[Event]) -> Job
     if specs and found.status in (Status.WAITING, Status.PENDING):
         found.progress = found.progress or _done_percent(found)
     flow = waterfall(found, events, specs, runs, page.now)
+    asked = asks(found, specs, runs)
+    code = [answer_snippets(found, one.step, one.key, one.example, page.address) for one in asked[:1]]
     return replace(
         view,
+        answer_snippets=code[0] if code else (),
         why=view.why if found.status is Status.PENDING else _now_lines(found),
         flow=flow,
         graph=job_graph(specs, found.steps, flow.rows),
         strip=() if found.ended else list(_strip(found, page.now)),
-        answers=[fresh_form(ask, as_json=as_json) for ask in asks(found, specs, runs)],
+        answers=[fresh_form(ask, as_json=as_json) for ask in asked],
     )
 
 

@@ -61,6 +61,7 @@ async def job_regions(page: Page) -> dict[str, str]:
         "error": str(part.error(view, page.base)),
         "attempts": str(part.attempts(view)),
         "webhooks": str(macros("webhooks").of_job(view.webhooks, page.base)),
+        "family": str(part.family(view, page.base)),
         "result": str(part.result(view, page.base)),
         "timeline": str(part.timeline(view)),
         "facts": str(part.facts(view, page.base)),

@@ -16,11 +16,11 @@ from treadle.dashboard.asking import ask as ask_page
 from treadle.dashboard.audit_rows import audit_rows
 from treadle.dashboard.forms import page_number, problem_of, time_of
 from treadle.dashboard.page import Page, read_only_error
+from treadle.dashboard.retention_form import RetentionForm, effect_words, saved_retention, sent_retention
 from treadle.dashboard.rule_trial import Trial, Verdict, verdict
 from treadle.dashboard.settings_forms import SeenSettings, seen_by, seen_now
 from treadle.http.access import PUBLIC, parsed
-from treadle.insights.lists import COUNT_CAP
-from treadle.model.durations import duration_ms, format_ms
+from treadle.http.errors import ApiError
 from treadle.model.errors import InvalidInput, VersionConflict
 from treadle.model.job import checked_topic
 from treadle.policy.rules import InvalidRule
@@ -76,7 +76,7 @@ async def _show(
     page: Page,
     *,
     access: AccessForm | None = None,
-    retention: dict[str, Any] | None = None,
+    retention: RetentionForm | None = None,
     new_secret: dict[str, str] | None = None,
     invitation: str = "",
     changed: Sequence[str] = (),
@@ -100,15 +100,7 @@ async def _show(
         passed=[one for one in findings or () if one.level == "ok"],
         leaders=await leader_rows.leaders(state.queue, (await state.now.get()).leaders),
         migrations=await leader_rows.migrations(state.insights),
-        retention=retention
-        or {
-            "stale_after": format_ms(settings.stale_after_ms),
-            "delete_after": format_ms(settings.delete_after_ms),
-            "output_after": format_ms(settings.output_after_ms),
-            "problem": "",
-            "effect": "",
-            "seen": seen_now(settings),
-        },
+        retention=retention or saved_retention(settings),
         changed=changed,
         access=(access or await _saved_access(page)).shown(),
         keys=await accounts.api_keys.list(),
@@ -178,43 +170,24 @@ def _users_words(count: int, verified: int) -> str:
 
 async def save_retention(page: Page) -> Response:
     """Save the ages, or count what they would do; a read-only dashboard can still count."""
-    given = {name: await page.field(name) for name in ("stale_after", "delete_after", "output_after")}
-    seen = await seen_by(page)
+    form, site = await sent_retention(page), page.state.server.site
     try:
-        changes = {f"{name}_ms": duration_ms(text, name) if text else None for name, text in given.items()}
+        changes = form.changes(await site.settings())
         if await page.field("try"):
-            effect = await _retention_effect(page, changes["stale_after_ms"], changes["delete_after_ms"])
-            return await _show(page, retention={**given, "problem": "", "effect": effect, "seen": seen})
+            form.effect = await effect_words(page, changes)
+            return await _show(page, retention=form)
         if page.read_only:
             raise read_only_error()
-        await page.state.server.site.change(changes, seen.number)
+        await site.change(changes, form.seen.number)
     except InvalidInput as error:
-        refused = {**given, "problem": error.message, "effect": "", "seen": seen}
-        return await _show(page, retention=refused, status=400)
+        form.problem = error.message
+        return await _show(page, retention=form, status=400)
     except VersionConflict:
-        now = await page.state.server.site.settings()
-        kept = {**given, "problem": CHANGED, "effect": "", "seen": seen_now(now)}
-        return await _show(page, retention=kept, changed=seen.changes(now), status=409)
-    told = ", ".join(f"{name.replace('_', ' ')} {text or 'default'}" for name, text in given.items())
-    await page.state.audit.add(page.actor, "settings", "retention", filter=told)
+        now, seen = await site.settings(), form.seen
+        form.problem, form.seen = CHANGED, seen_now(now)
+        return await _show(page, retention=form, changed=seen.changes(now), status=409)
+    await page.state.audit.add(page.actor, "settings", "retention", filter=form.told())
     return page.redirect(page.url("/system") + "#retention", "Retention saved.")
-
-
-async def _retention_effect(page: Page, stale_ms: int | None, delete_ms: int | None) -> str:
-    own = page.state.queue.settings
-    stale_ms = own.stale_after_ms if stale_ms is None else stale_ms
-    delete_ms = own.delete_after_ms if delete_ms is None else delete_ms
-    gone = await _ended_before(page, stale_ms + delete_ms)
-    stale = await _ended_before(page, stale_ms)
-    marked = COUNT_CAP + 1 if stale > COUNT_CAP else stale - gone
-    return (
-        f"As it stands, {words.capped(marked)} jobs would be stale and {words.capped(gone)} deleted. Nothing was saved."
-    )
-
-
-async def _ended_before(page: Page, age_ms: int) -> int:
-    """How many jobs ended longer ago than that, up to the cap."""
-    return await page.state.insights.count_ended_before(age_ms)
 
 
 # -- access ----------------------------------------------------------------------------------------
@@ -373,7 +346,8 @@ async def ask_invite(page: Page) -> Response:
 
 async def invite(page: Page) -> Response:
     assert page.caller is not None
-    assert page.caller.account is not None
+    if page.caller.account is None:
+        raise ApiError(403, "forbidden", "Only a superuser with an account here can invite others.")
     token = await page.state.server.accounts.invite(page.caller.account)
     await page.state.audit.add(page.actor, "invite")
     # Not a redirect, because the link would have to be stored until the next request.

@@ -240,6 +240,7 @@ async def list_jobs(
     status: StatusName | None = None,
     scope: Annotated[req.ShortText | None, Query()] = None,
     scopeId: Annotated[req.ShortText | None, Query()] = None,
+    parentId: Annotated[req.ShortText | None, Query(description="only the children of this job")] = None,
     q: Annotated[str, Query(max_length=500, description="words, and qualifiers such as topic:mail status:failed")] = "",
     filter: Annotated[str, Query(max_length=3500, description="an expression over the job's fields")] = "",
     sort: Annotated[
@@ -255,7 +256,7 @@ async def list_jobs(
     """Jobs, newest first."""
     condition = rules.both(allowed, _wanted(filter, q))
     size, start = _window(limit, offset, page, perPage)
-    listing = lists.listing(topic, status, scope, scopeId, size, start, condition, rules.parse_sort(sort))
+    listing = lists.listing(topic, status, scope, scopeId, size, start, condition, rules.parse_sort(sort), parentId)
     async with here.searching(request):
         found = await lists.page(here.queue.store, listing, counted=not skipTotal)
     shown = -1 if found.total is None else min(found.total, COUNT_CAP)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends
@@ -16,8 +17,9 @@ from treadle.http.errors import ApiError, bad_field
 from treadle.http.openapi import spec
 from treadle.http.server import ServerDep, answer, needs
 from treadle.model.durations import format_ms
+from treadle.policy.retention import Ages
 from treadle.policy.rules import InvalidRule
-from treadle.queue.runtime_settings import StoredSettings
+from treadle.queue.runtime_settings import EXCEPTIONS, StoredSettings
 
 router = APIRouter(tags=["settings"], dependencies=[needs("settings")])
 
@@ -40,11 +42,34 @@ async def change_settings(
         changes |= _both_rules(changes)
     changes |= {f"{name}_ms": value for name, value in (given.get("retention") or {}).items()}
     changes |= given.get("webhooks") or {}
+    changes |= _retention_changes(given.get("retention") or {})
     changed = await here.site.change(changes, body.version)
     if not changes:
         return _shown(changed)
-    await here.note(request, "settings", filter=", ".join(f"{name}: {value}" for name, value in changes.items()))
+    told = {**changes, **{name: _told(changes[name]) for name in EXCEPTIONS if name in changes}}
+    await here.note(request, "settings", filter=", ".join(f"{name}: {value}" for name, value in told.items()))
     return _shown(changed)
+
+
+def _retention_changes(given: dict[str, Any]) -> dict[str, Any]:
+    """By the names of the stored settings."""
+    changes = {f"{name}_ms": value for name, value in given.items() if name not in EXCEPTIONS}
+    for kind in EXCEPTIONS:
+        if kind in given:
+            changes[kind] = given[kind] and {
+                name: ages and {f"{one}_ms": ms for one, ms in ages.items()} for name, ages in given[kind].items()
+            }
+    return changes
+
+
+def _told(exceptions: Mapping[str, Mapping[str, int] | None] | None) -> str:
+    """What the audit log says of a change of exceptions."""
+    if exceptions is None:
+        return "none"
+    return "; ".join(
+        f"{name} " + (", ".join(f"{one}: {ms}" for one, ms in ages.items()) if ages else "as others")
+        for name, ages in exceptions.items()
+    )
 
 
 def _check_rules(changes: dict[str, Any]) -> None:
@@ -79,8 +104,20 @@ def _shown(site: StoredSettings) -> Response:
                 "stale_after": format_ms(site.stale_after_ms),
                 "delete_after": format_ms(site.delete_after_ms),
                 "output_after": format_ms(site.output_after_ms),
+                "by_status": _exceptions(site.by_status),
+                "by_topic": _exceptions(site.by_topic),
             },
             "webhooks": {"job_urls": site.job_urls},
             "version": site.version,
         }
     )
+
+
+def _exceptions(known: Mapping[str, Ages]) -> dict[str, dict[str, str | None]]:
+    return {
+        name: {
+            "stale_after": None if ages.stale_after_ms is None else format_ms(ages.stale_after_ms),
+            "delete_after": None if ages.delete_after_ms is None else format_ms(ages.delete_after_ms),
+        }
+        for name, ages in known.items()
+    }

@@ -41,7 +41,7 @@ async def topics(request: Request, here: ServerDep, allowed: Managed) -> Respons
 async def pause(
     request: Request,
     here: ServerDep,
-    topic: req.TopicName,
+    topic: req.TopicGroup,
     body: Annotated[req.PauseBody, Depends(body_of(req.PauseBody))],
 ) -> Response:
     """Stop starting jobs of this topic, indefinitely or until a given time. Jobs can still be enqueued."""
@@ -54,7 +54,7 @@ async def pause(
 async def resume(
     request: Request,
     here: ServerDep,
-    topic: req.TopicName,
+    topic: req.TopicGroup,
     body: Annotated[req.NoBody, Depends(body_of(req.NoBody))],
 ) -> Response:
     """Start jobs of this topic again."""

@@ -60,6 +60,8 @@ class EnqueueOptions(TypedDict, total=False):
     """Make a token that lets others follow this one job: `job.track_token`."""
     webhook_url: str | None
     """Is told of the job's end and retries, in place of the queue's URL."""
+    parent_id: str | None
+    """The job that it is a child of; `ctx.enqueue` sets it."""
     connection: Any
 
 
@@ -132,6 +134,7 @@ class JobMaker:
         expires: Duration | None = None,
         track: bool | None = None,
         webhook_url: str | None = None,
+        parent_id: str | None = None,
     ) -> None:
         if not template.enabled:
             raise TemplateDisabled(f"the template of {template.topic} is disabled", topic=template.topic)
@@ -171,6 +174,7 @@ class JobMaker:
                 created_by=short_text(created_by, "created_by"),
                 idempotency_key=short_text(idempotency_key, "idempotency_key"),
                 webhook_url=webhook_url,
+                parent_id=short_text(parent_id, "parent_id"),
             ),
             steps=tuple(NewStep(step.name, step.title or step.name, step.after) for step in template.steps),
         )

@@ -9,20 +9,22 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, overload
 
 from typing_extensions import Unpack
 
-from treadle.model.durations import Duration
-from treadle.model.errors import Suspend
+from treadle.model.durations import Duration, duration_ms
+from treadle.model.errors import InvalidInput, Suspend
 from treadle.model.handler import HandlerContext
 from treadle.model.output import DEFAULT_CHANNEL, checked_channel, value_text
 from treadle.model.retry import Retry
 from treadle.model.steps import SLEEP
 from treadle.policy.mapping import LIMIT, ItemKey
 from treadle.queue.enqueueing.new_jobs import EnqueueOptions, TopicOwner, topic_of
+from treadle.queue.handlers import children
 from treadle.queue.handlers.mapped import Map, MapOptions, awaited_map
 from treadle.queue.handlers.steps import (
     Run,
@@ -40,11 +42,15 @@ from treadle.telemetry.log_context import facts_of
 if TYPE_CHECKING:
     from treadle.model.job import Job
     from treadle.policy.judgement import Raised
+    from treadle.queue.handlers.children import ChildRequest, Key, Requests
     from treadle.queue.handlers.flows import Flow, FlowPayloadT
     from treadle.store.values import Claimed
 
     class AwaitableJob(Job[ResultT], Awaitable[Job[ResultT]]):
         """The return value of `ctx.enqueue`: the job, or in a coroutine an awaitable for it."""
+
+
+LEAST_LEASE_MS, MOST_LEASE_MS = 5_000, 3_600_000
 
 
 class RunningCall(Protocol):
@@ -54,6 +60,8 @@ class RunningCall(Protocol):
     """Set once the handler was told to leave because it has to wait."""
     task: asyncio.Task[Any] | None
     """Of a coroutine that has waited: where it runs."""
+    asked_context: Context | None
+    """Made because code without `ctx` asked for it."""
 
     @property
     def job(self) -> Claimed: ...
@@ -64,6 +72,10 @@ class RunningCall(Protocol):
     @property
     def results(self) -> Mapping[str, Any]: ...
     @property
+    def step_result_bytes(self) -> int:
+        """How large the result of a step may be."""
+
+    @property
     def cancelled(self) -> bool: ...
     def report(self, percent: int, message: str) -> None: ...
     def check(self) -> None: ...
@@ -73,6 +85,10 @@ class HandlerServices(Protocol):
     """Requests that need the store. Awaitable in coroutines, blocking elsewhere."""
 
     blocking: bool
+
+    @property
+    def call_in_process(self) -> Callable[..., Any] | None:
+        """Calls a task's function in a process of its own, as a step; None: this is one already."""
 
     def describe(self, error: BaseException) -> Raised: ...
     def turn(self, call: Any) -> Awaitable[None] | None:
@@ -88,11 +104,12 @@ class HandlerServices(Protocol):
 
     def record_step(self, call: Any, record: StepRecord | None, name: str, key: str) -> Any: ...
     def wait_step(self, call: Any, wait: Wait) -> Any: ...
+    def children(self, call: Any, request: ChildRequest) -> Any: ...
     def time_limit(self, seconds: float, error: Callable[[], BaseException]) -> AbstractContextManager[None]:
         """Interrupts a blocking step, where that is possible."""
         ...
 
-    def heartbeat(self, call: Any) -> Any: ...
+    def heartbeat(self, call: Any, lease_ms: int | None = None) -> Any: ...
     def emit(self, call: Any, channel: str, text: str) -> Any: ...
     def enqueue(self, topic: str, payload: Any, options: dict[str, Any]) -> Any: ...
     def enqueue_with_outcome(
@@ -110,9 +127,38 @@ class AwaitedServices(HandlerServices, Protocol):
         """A place among the threads of its job, for a plain function that it makes a step."""
         ...
 
+    def for_threads(self, call: Any) -> HandlerServices:
+        """The same for a plain function that it makes a step."""
+        ...
+
     async def in_thread(self, function: Callable[[], Any]) -> Any:
         """How the function ended, and a cancel that came while it ran."""
         ...
+
+
+RunningHandler = tuple[RunningCall, HandlerServices, Any, "Context | None"]
+"""A call, the services behind its context, its payload, and the context if its handler wanted one."""
+running_handler: ContextVar[RunningHandler | None] = ContextVar("treadle_running_handler", default=None)
+
+
+def current_context() -> Context:
+    """The context of the handler or step that this code runs in, in coroutines and threads; RuntimeError outside."""
+    running = running_handler.get()
+    if running is None:
+        raise RuntimeError("current_context() works in code that a handler or a step calls; no handler runs here")
+    call, services, payload, context = running
+    if context is not None:
+        return context
+    if call.asked_context is None:
+        call.asked_context = Context(call, services, payload)
+    return call.asked_context
+
+
+def close_context(call: RunningCall, context: Context | None) -> None:
+    """The call is over."""
+    made = context or call.asked_context
+    if made is not None:
+        made._close()
 
 
 class Checkpoint:
@@ -232,13 +278,19 @@ class Context(HandlerContext):
             raise error
         return CHECKPOINT
 
-    def heartbeat(self) -> Any:
+    def heartbeat(self, lease: Duration | None = None) -> Any:
         """Renew the lease now; LeaseLost if another worker may have the job. `await` it in a coroutine.
 
-        Workers renew leases automatically. Call this to be sure of the lease right before a side effect.
+        Workers renew leases automatically. Call this to be sure of the lease right before a side effect. `lease`: it
+        lasts at least that long from now, 5 seconds to an hour.
         """
         self._check()
-        return self._services.heartbeat(self._call)
+        if lease is None:
+            return self._services.heartbeat(self._call)
+        lease_ms = duration_ms(lease, "lease")
+        if not LEAST_LEASE_MS <= lease_ms <= MOST_LEASE_MS:
+            raise InvalidInput("lease: use 5s to 1h", field="lease")
+        return self._services.heartbeat(self._call, lease_ms)
 
     def _check(self) -> None:
         """Raise the reason why the handler should stop. A handler that caught a Suspend gets it again."""
@@ -289,7 +341,7 @@ class Context(HandlerContext):
         with_outcome: bool = False,
         **options: Unpack[EnqueueOptions],
     ) -> Any:
-        """`queue.enqueue` with this job's creator and scope as defaults. `await` it in a coroutine.
+        """`queue.enqueue` of a child of this job, with its creator and scope as defaults. `await` it in a coroutine.
 
         `with_outcome`: store the new job in the transaction that completes this one, or not at all. An attempt that
         does not complete stores no follow-up jobs. In a step, it is the step's end that the new job is stored with. If
@@ -298,7 +350,8 @@ class Context(HandlerContext):
         if self._call.suspended is not None:
             raise self._call.suspended
         job = self._call.job
-        given = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, **options}
+        mine = {"created_by": job.created_by, "scope": job.scope, "scope_id": job.scope_id, "parent_id": job.id}
+        given = {**mine, **options}
         if with_outcome:
             return self._services.enqueue_with_outcome(self._call, topic_of(topic), payload, given, innermost_step())
         return self._services.enqueue(topic_of(topic), payload, given)
@@ -346,31 +399,6 @@ class Context(HandlerContext):
             return Run(self, name, function, args, key, timeout, retry, cancelable).blocking()
         return awaited_step(self, name, function, args, key, timeout, retry, cancelable)
 
-    def map(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        items: Any,
-        /,
-        *,
-        key: ItemKey = None,
-        limit: int = LIMIT,
-        max_failed: int | str = 0,
-        timeout: Duration | None = None,
-        retry: Retry | None = None,
-        cancelable: bool = True,
-    ) -> Any:
-        """Call `function(item)` once for each item, at most `limit` at the same time, and return the results in order.
-
-        Each item is a step whose key is a field of the item, a function of it, or its place in the list. An item that
-        has completed never runs again. The results are read in pages, as they are asked for; with `max_failed` (a
-        number, or a share such as "2%") the result of an item that failed is None. `await` it in a coroutine.
-        """
-        options = MapOptions(key, limit, max_failed, timeout, retry, cancelable)
-        if self._services.blocking:
-            return Map(self, name, function, items, options).blocking()
-        return awaited_map(self, name, function, items, options)
-
     def wait_external(
         self, name: str, /, *, key: str | int = "", answer: Any = None, timeout: Duration | None = None
     ) -> Any:
@@ -388,3 +416,78 @@ class Context(HandlerContext):
         if self._services.blocking:
             return Waiting(self, SLEEP, key, None, duration, sleeps=True).blocking()
         return awaited_wait(self, SLEEP, key, None, duration, sleeps=True)
+
+    def run(
+        self,
+        topic: str | TopicOwner,
+        payload: Any = None,
+        /,
+        key: str | int | None = None,
+        **options: Unpack[EnqueueOptions],
+    ) -> Any:
+        """Make a child once for its topic and key, wait for its end, and return its result. `await` it in a coroutine.
+
+        This job is set aside until then and holds no slot. ChildFailed if the child did not complete. The child has
+        this job's creator, scope and priority, and its own template's retries and limits. `options`: as for `enqueue`.
+        """
+        return self._asked(children.run(self, topic, payload, key, options))
+
+    def run_many(
+        self,
+        topic: str | TopicOwner,
+        payloads: Iterable[Any],
+        /,
+        key: Key = None,
+        max_failed: int | str = 0,
+        **options: Unpack[EnqueueOptions],
+    ) -> Any:
+        """Make a child for each payload, all at once, and return their results in order. `await` it in a coroutine.
+
+        `key`: as for `map`. ChildFailed if more than `max_failed` (a number, or a share such as "2%") did not complete;
+        otherwise their results are None.
+        """
+        fan_out = children.FanOut(self, topic_of(topic), topic, payloads, key, None, max_failed, options)
+        return self._asked(fan_out.requests())
+
+    def map(
+        self,
+        name: str | TopicOwner,
+        function: Any,
+        items: Any = None,
+        /,
+        *,
+        key: ItemKey = None,
+        limit: int = LIMIT,
+        max_failed: int | str = 0,
+        timeout: Duration | None = None,
+        retry: Retry | None = None,
+        cancelable: bool = True,
+        **options: Unpack[EnqueueOptions],
+    ) -> Any:
+        """Call `function(item)` once for each item, at most `limit` at the same time, and return the results in order.
+
+        Each item is a step whose key is a field of the item, a function of it, or its place in the list. An item that
+        has completed never runs again. The results are read in pages, as they are asked for; with `max_failed` (a
+        number, or a share such as "2%") the result of an item that failed is None. `await` it in a coroutine.
+
+        With a task (`ctx.map("resize", resize, images)`, or `ctx.map(resize, images)`) each item is a child job on any
+        worker that serves it, with the task's own retries and limits; `options`: as for `enqueue`. This job is set
+        aside meanwhile and goes on once for each window of `limit`.
+        """
+        if isinstance(name, TopicOwner):
+            name, function, items = name.topic, name, function
+        if isinstance(function, TopicOwner):
+            children.check_own_options(name, timeout=timeout, retry=retry, cancelable=None if cancelable else False)
+            fan_out = children.FanOut(self, name, function, items, key, limit, max_failed, options)
+            return self._asked(fan_out.requests())
+        if options:
+            names = ", ".join(options)
+            raise InvalidInput(f"map {name}: {names}: for tasks only; {function!r:.100} is a function", field=names)
+        run = MapOptions(key, limit, max_failed, timeout, retry, cancelable)
+        if self._services.blocking:
+            return Map(self, name, function, items, run).blocking()
+        return awaited_map(self, name, function, items, run)
+
+    def _asked(self, requests: Requests) -> Any:
+        """The result of requests to the worker, or in a coroutine an awaitable for it."""
+        return children.blocking(self, requests) if self._services.blocking else children.awaited(self, requests)

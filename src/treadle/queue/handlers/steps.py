@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 
 from treadle.model.durations import Duration, duration_ms, format_ms
-from treadle.model.errors import Fail, InvalidAnswer, InvalidInput, StepExited, Suspend
+from treadle.model.errors import Fail, InvalidAnswer, InvalidInput, StepExited, StepFailed, Suspend
 from treadle.model.handler import ResultType, is_async, result_type
 from treadle.model.retry import Retry
 from treadle.model.steps import (
@@ -27,6 +27,8 @@ from treadle.model.steps import (
     StepState,
     checked_key,
     checked_name,
+    checked_path,
+    escaped,
     is_sleep,
     shown_step,
 )
@@ -34,9 +36,11 @@ from treadle.model.typed_dicts import understood
 from treadle.policy.flow import RetryInPlace, StepChange, StepEnd, Tries, after_call, ended, tried, wait_error
 from treadle.policy.judgement import CallResult, Raised, Returned
 from treadle.policy.lifecycle import Snoozed
+from treadle.queue.handlers.task_steps import TaskCall
+from treadle.queue.handlers.tasks import Task
 
 if TYPE_CHECKING:
-    from treadle.queue.handlers.context import AwaitedServices, Context
+    from treadle.queue.handlers.context import AwaitedServices, Context, HandlerServices
 
 _inside: ContextVar[tuple[tuple[str, str], ...]] = ContextVar("treadle_step", default=())
 """The steps that run here, with their keys, from the outermost: steps that the last one makes are nested in it."""
@@ -98,6 +102,8 @@ class Waited(NamedTuple):
     error: str | None = None
     error_type: str | None = None
     delay_ms: int | None = None
+    child: str | None = None
+    """The job that it was for."""
 
 
 class Run:
@@ -118,6 +124,10 @@ class Run:
     ) -> None:
         """`item`: its place in the list of a map."""
         ctx._check()
+        task = self._task = TaskCall(ctx, str(name), function, args) if isinstance(function, Task) else None
+        if task is not None:
+            function, retry = task.function, retry or task.retry
+            timeout = task.timeout_ms / 1000 if timeout is None else timeout
         if not callable(function):
             raise InvalidInput(f"step {str(name)[:100]}: {function!r} is not a function", field="function")
         self._ctx = ctx
@@ -131,7 +141,7 @@ class Run:
         self._retry = retry
         self._timeout_ms = STEP_TIMEOUT_MS if timeout is None else duration_ms(timeout, "timeout")
         self._type = result_type(function)
-        self._hash = _hash(args)
+        self._hash = _hash(args) if task is None else input_hash(task.payload.encode())
         self._tries = 0
         self._ran_ms = 0
         self._error: BaseException | None = None
@@ -145,7 +155,7 @@ class Run:
     # -- in a coroutine --------------------------------------------------------------------------
 
     async def awaited(self) -> Any:
-        if is_async(self._function):
+        if is_async(self._function) or self._runs_in_process:
             return await self._awaited()
         services = cast("AwaitedServices", self._ctx._services)
         async with services.thread_place(self._ctx._call):  # before it begins: waiting takes none of its time
@@ -176,33 +186,45 @@ class Run:
         inside = _inside.set((*_inside.get(), (self.name, self.key)))
         began = time.monotonic()
         try:
-            value = await (self._on_loop() if is_async(self._function) else self._in_thread())
+            value = await self._called()
         except BaseException as error:
             return self._raised(error)
         finally:
+            if self._task is not None:
+                self._task.close()
             _inside.reset(inside)
             self._ran_ms += int((time.monotonic() - began) * 1000)
         return self._returned(value)
 
-    async def _on_loop(self) -> Any:
+    async def _called(self) -> Any:
+        services = cast("AwaitedServices", self._ctx._services)
+        if self._runs_in_process:
+            return self._in_process(await self._asked_for_process(services))
+        if is_async(self._function):
+            return await self._on_loop(partial(self._function, *self._arguments(services)), self._timeout_ms / 1000)
+        return await self._in_thread(services)
+
+    async def _on_loop(self, function: Callable[[], Awaitable[Any]], seconds: float) -> Any:
         try:
-            async with asyncio.timeout(self._timeout_ms / 1000) as limit:
-                return await self._function(*self._args)
+            async with asyncio.timeout(seconds) as limit:
+                return await function()
         except TimeoutError:
             if limit.expired():
                 raise self._too_long() from None
             raise
 
-    async def _in_thread(self) -> Any:
+    async def _in_thread(self, services: AwaitedServices) -> Any:
         """Until the function has ended: a thread can't be stopped, and must not run a second time beside itself."""
         ends = time.monotonic() + self._timeout_ms / 1000
         before = deadline.set((ends, self._too_long))
         try:
-            services = cast("AwaitedServices", self._ctx._services)
-            ended, self._late_cancel = await services.in_thread(partial(self._function, *self._args))
+            arguments = self._arguments(services.for_threads(self._ctx._call))
+            ended, self._late_cancel = await services.in_thread(partial(self._function, *arguments))
         finally:
             deadline.reset(before)
         value = ended.result()
+        if asyncio.iscoroutine(value):  # of a lambda around a coroutine
+            value = await self._on_loop(lambda: value, ends - time.monotonic())
         if time.monotonic() > ends:
             raise self._too_long()
         return value
@@ -237,7 +259,7 @@ class Run:
         outer = deadline.set((ends, self._too_long))
         try:
             with self._ctx._services.time_limit(self._timeout_ms / 1000, self._too_long):
-                value = self._function(*self._args)
+                value = self._called_here()
                 if asyncio.iscoroutine(value):
                     value = asyncio.run(value)
             if time.monotonic() > ends:
@@ -245,10 +267,18 @@ class Run:
         except BaseException as error:
             return self._raised(error)
         finally:
+            if self._task is not None:
+                self._task.close()
             deadline.reset(outer)
             _inside.reset(inside)
             self._ran_ms += int((time.monotonic() - began) * 1000)
         return self._returned(value)
+
+    def _called_here(self) -> Any:
+        services = self._ctx._services
+        if self._runs_in_process:
+            return self._in_process(self._asked_for_process(services))
+        return self._function(*self._arguments(services))
 
     def _pause(self, seconds: float) -> None:
         until = time.monotonic() + seconds
@@ -265,6 +295,30 @@ class Run:
         retries = self._retry.max_attempts - 1 if self._retry else 0
         return self._timeout_ms + retries * (self._timeout_ms + WAIT_IN_PLACE_MS)
 
+    def _arguments(self, services: HandlerServices) -> Sequence[Any]:
+        return self._args if self._task is None else self._task.arguments(services)
+
+    @property
+    def _runs_in_process(self) -> bool:
+        return self._task is not None and self._task.in_process
+
+    def _asked_for_process(self, services: HandlerServices) -> Any:
+        task = self._task
+        assert task
+        assert services.call_in_process
+        about = self._ctx._call, _inside.get(), task.handler, task.payload
+        return services.call_in_process(*about, self._timeout_ms / 1000, self._finish_ms())
+
+    def _in_process(self, result: CallResult | TimeoutError) -> Any:
+        """What a function in a process returned, or what it raised there."""
+        if isinstance(result, TimeoutError):
+            raise self._too_long()
+        if isinstance(result, Returned):
+            return self._type.value(result.text)
+        if result.type == Suspend.__name__ and result.kind in ("park", "snooze"):
+            self._ctx._leave(Suspend(cast(Any, result.kind), result.text, result.delay_ms))
+        raise StepFailed(result)
+
     def _begin(self) -> None:
         self._tries += 1
         self._error = None
@@ -275,7 +329,7 @@ class Run:
 
     def _returned(self, value: Any) -> CallResult:
         try:
-            return Returned(self._type.text(value))
+            return Returned(self._type.text(value, self._ctx._call.step_result_bytes))
         except Exception as error:  # a user's serializer may raise anything
             self._error = Fail(f"the result of step {shown_step(self.name, self.key)} can't be stored: {error}")
             return self._ctx._services.describe(error)._replace(kind="refused")
@@ -347,10 +401,21 @@ def innermost_step() -> tuple[str, str] | None:
     return inside[-1] if inside else None
 
 
+def steps_around() -> tuple[tuple[str, str], ...]:
+    """The steps whose functions run here, from the outermost, by name and key."""
+    return _inside.get()
+
+
+def set_outer_steps(outer: Sequence[Sequence[str]]) -> None:
+    """In a process that runs a step of another one's handler."""
+    _inside.set(tuple((name, key) for name, key in outer))
+
+
 def nested(ctx: Context, name: str) -> str:
     inside = _inside.get()
     outer = inside[-1][0] if inside else ctx._call.step
-    return checked_name(f"{outer}/{name}" if outer and isinstance(name, str) else name)
+    own = escaped(checked_name(name))
+    return checked_path(f"{outer}/{own}" if outer else own)
 
 
 def keyed(key: str | int) -> str:

@@ -22,7 +22,7 @@ from treadle.model.handler import Handler
 from treadle.model.job import Job
 from treadle.model.keys import WHOLE_PAYLOAD
 from treadle.model.retry import Retry
-from treadle.model.template import CancelPolicy, Concurrency, Rate, Template
+from treadle.model.template import CancelPolicy, Concurrency, Rate, Retention, Template
 from treadle.queue.enqueueing.new_jobs import ELSEWHERE, EnqueueOptions, TopicOwner, UnknownOption, merged, option_named
 
 if TYPE_CHECKING:
@@ -69,6 +69,8 @@ class JobOptions(TypedDict, total=False):
     version: int | None
     schedulable: bool
     secret: Sequence[str]
+    step_result_limit: int | str | None
+    retention: Retention | Mapping[str, Duration | None] | None
     schedule: str | CodeSchedule | Sequence[str | CodeSchedule] | None
     timezone: str | None
     on_start: Hook | None
@@ -97,7 +99,7 @@ _OTHER_NAMES = {
     "retry_kwargs": "use retry=Retry(…)",
     "acks_late": "leave it out: a job whose worker dies always runs again",
     "ignore_result": "leave it out: return None to store no result",
-    "result_ttl": "use the setting delete_after",
+    "result_ttl": "use retention={'delete_after': '1d'}",
     "job_timeout": "use timeout=",
     "cron": "use schedule=",
     "crontab": "use schedule='0 3 * * *'",
@@ -323,6 +325,14 @@ def _hint(name: str) -> str:
     return f"; {hint}" if hint else ""
 
 
+def _retention(topic: str, given: Mapping[str, Any]) -> Retention:
+    if unknown := given.keys() - {"stale_after", "delete_after"}:
+        raise InvalidInput(
+            f"{topic}: retention has no {min(unknown)!r}; give stale_after, delete_after or both", field="retention"
+        )
+    return Retention(**given)
+
+
 def _template_options(topic: str, chosen: dict[str, Any]) -> dict[str, Any]:
     attempts, rate = chosen.pop("max_attempts", None), chosen.get("rate")
     if chosen.get("retry") is None:
@@ -331,6 +341,8 @@ def _template_options(topic: str, chosen: dict[str, Any]) -> dict[str, Any]:
         chosen["retry"] = replace(chosen["retry"], max_attempts=attempts)
     if isinstance(rate, tuple):
         chosen["rate"] = Rate(*rate)
+    if isinstance(chosen.get("retention"), Mapping):
+        chosen["retention"] = _retention(topic, chosen["retention"])
     if chosen.get("cancel") is None:
         chosen.pop("cancel", None)
     if chosen.pop("idempotent", False):

@@ -40,7 +40,7 @@ from treadle.store.values import (
     Record,
     RecordWrite,
     Settlement,
-    TopicRate,
+    TopicOptions,
     UserDatabase,
     Wants,
     alike,
@@ -70,6 +70,10 @@ MANY_ROWS = 1000
 
 class PostgresStore(SqlStore):
     dialect = "postgres"
+    slow_advice = (
+        "a long transaction or missing statistics slow the queue's tables down: run treadle doctor, and ANALYZE on "
+        "the schema treadle"
+    )
 
     def __init__(self, url: str, *, stale_after_ms: int) -> None:
         super().__init__(stale_after_ms)
@@ -191,7 +195,9 @@ class PostgresStore(SqlStore):
             while True:
                 sql = self.queries[name].sql
                 values = [to_json(rows).decode()] if "$1" in sql else []
+                began = time.perf_counter()
                 answer = await connection.fetch(sql, *values)
+                self.slow.observe(name, time.perf_counter() - began)
                 if max(len(rows), len(answer)) < MANY_ROWS:
                     name, rows = script.send(answer)
                     continue
@@ -212,10 +218,10 @@ class PostgresStore(SqlStore):
         return await self.pools.fetch(sql, *values)
 
     async def write_records(
-        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, topics: Sequence[TopicOptions] = ()
     ) -> Sequence[Record | None]:
         try:
-            return await super().write_records(writes, atomic=atomic, rates=rates)
+            return await super().write_records(writes, atomic=atomic, topics=topics)
         except asyncpg.UniqueViolationError:  # another writer took a key at the same moment
             if atomic:
                 raise VersionConflict("a record was written by another process") from None

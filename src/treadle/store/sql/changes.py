@@ -34,6 +34,7 @@ from treadle.model import events
 from treadle.model.job import Job, to_ms
 from treadle.model.status import Status
 from treadle.policy.lifecycle import GIVE_ATTEMPT_BACK
+from treadle.policy.retention import Rules
 from treadle.store.sql import lists
 from treadle.store.sql.queries import Query
 from treadle.store.sql.rows import NOBODY
@@ -156,12 +157,10 @@ class Cursor(NamedTuple):
 class Reader:
     """How one store reads: its statements, and how it makes a job of a row."""
 
-    def __init__(
-        self, dialect: str, queries: dict[str, Query], stale_after_ms: int, as_job: Callable[[Any], Job]
-    ) -> None:
+    def __init__(self, dialect: str, queries: dict[str, Query], retention: Rules, as_job: Callable[[Any], Job]) -> None:
         self._dialect = dialect
         self._queries = queries
-        self._stale_after_ms = stale_after_ms
+        self._retention = retention
         self._as_job = as_job
 
     def read(self, cursor: Cursor | None, limit: int, wanted: Listing | Sequence[str] | None) -> Reading[Changes]:
@@ -272,7 +271,7 @@ class Reader:
     def _jobs(self, wanted: Listing | Sequence[str]) -> Reading[list[Job]]:
         values: Sequence[Any]
         if isinstance(wanted, Listing):
-            sql, values = lists.page(self._queries, self._dialect, wanted, self._stale_after_ms)
+            sql, values = lists.page(self._queries, self._dialect, wanted, self._retention)
         else:
             sql, values = lists.by_id(self._queries), [to_json([{"id": id} for id in wanted]).decode()]
         return [self._as_job(row) for row in (yield sql, values)]
@@ -285,9 +284,11 @@ def _lines(row: Any) -> list[_Line]:
     status = Status(to) if to else None
     if n != NOBODY:
         line = _Line(event, at, n, status, _spent(event, told), told.get("attempt"), told.get("startedAt"))
-        return [line._replace(worker=told.get("worker"), keyed="key" in told)]
+        return [line._replace(worker=told.get("worker"), keyed=bool(told.get("key")))]
     if event == events.DELETED:
         return [_Line(event, at, NOBODY, gone=one) for one in told]
+    if event == events.STALE:
+        return [_Line(event, stale_at, one) for one, stale_at in told]
     return [_Line(event, at, one, status) for one in told]
 
 

@@ -369,7 +369,7 @@ DELETE FROM {tally} WHERE writer <> 0 AND minute < {now} / 60000 - 2 RETURNING m
 -- name: find_jobs
 -- The fields needed to move a job, by public id.
 SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags | {hooked}, j.limit_key, j.dedupe_key, j.priority, l.capability,
-    j.limit_policy, j.limit_most
+    j.limit_policy, j.limit_most, j.parent_id, j.parent_step, j.parent_key
 FROM {rows: id uuid} {seek: jobs j ON j.id = t.id} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
 -- name: stored_jobs
@@ -379,7 +379,7 @@ SELECT CAST(j.id AS text), j.topic, CAST(j.payload AS text), j.created_at FROM {
 -- name: job_facts
 -- The same by number.
 SELECT j.n, CAST(j.id AS text), j.topic, j.lane, j.run_at, j.max_attempts, j.flags | {hooked}, j.limit_key, j.dedupe_key, j.priority, l.capability,
-    j.limit_policy, j.limit_most
+    j.limit_policy, j.limit_most, j.parent_id, j.parent_step, j.parent_key
 FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: lanes l ON l.lane = j.lane} ORDER BY j.n
 
 -- name: drop_jobs
@@ -389,16 +389,69 @@ DELETE FROM {jobs} WHERE n {among: n bigint}
 -- Every key of deleted jobs.
 DELETE FROM {keys} WHERE n {among: n bigint}
 
+-- name: stale_marks
+-- Up to which job of each topic and status `job:stale` was told.
+SELECT m.topic, m.status, m.ended_at, m.n FROM {stale_marks} m
+
+-- name: make_stale_marks
+-- Marks before every job.
+INSERT INTO {stale_marks} (topic, status, ended_at, n) SELECT t.topic, t.status, 0, 0 FROM {rows: topic text, status text}
+WHERE true ORDER BY 1, 2
+ON CONFLICT (topic, status) DO NOTHING
+
+-- name: lock_stale_marks
+SELECT m.topic, m.status, m.ended_at, m.n
+FROM {stale_marks} m WHERE m.topic {among: topic text} ORDER BY m.topic, m.status {for_update}
+
+-- name: move_stale_marks
+-- Forward, by rows that say for each topic and status how far.
+INSERT INTO {stale_marks} AS m (topic, status, ended_at, n)
+SELECT t.topic, t.status, t.ended_at, t.n FROM {rows: topic text, status text, ended_at bigint, n bigint} WHERE true ORDER BY 1, 2
+ON CONFLICT (topic, status) DO UPDATE SET ended_at = excluded.ended_at, n = excluded.n
+
+-- name: lock_ended
+-- When these jobs ended; locked, so that none is requeued before its event is stored.
+SELECT o.n, o.ended_at FROM {outcomes} o WHERE o.n {among: n bigint} ORDER BY o.n {for_update}
+
+-- name: first_ended
+-- When the first job ended, of those that ended until a time.
+SELECT min(o.ended_at) FROM {outcomes} o WHERE o.ended_at <= (SELECT t.until FROM {rows: until bigint})
+
+-- name: ended_jobs
+-- Jobs that ended in a span of time, after a place among them.
+SELECT o.n, CAST(j.id AS text), o.topic, o.status, o.ended_at
+FROM (SELECT e.n, e.topic, e.status, e.ended_at FROM {outcomes} e
+    WHERE e.ended_at >= (SELECT t.at FROM {rows: at bigint}) AND e.ended_at <= (SELECT t.until FROM {rows: until bigint})
+        AND (e.ended_at > (SELECT t.at FROM {rows: at bigint}) OR e.n > (SELECT t.after FROM {rows: after bigint}))
+    ORDER BY e.ended_at, e.n LIMIT (SELECT t.top FROM {rows: top bigint})) o
+{seek: jobs j ON j.n = o.n}
+ORDER BY o.ended_at, o.n
+
+-- name: count_old
+-- How many jobs of some topics (all the others if `named` is 0) and statuses ended long ago, up to a limit.
+SELECT count(*) FROM (SELECT 1 FROM {outcomes} o
+    WHERE o.ended_at <= {now} - (SELECT max(t.age) FROM {rows: age bigint})
+        AND o.status IN (SELECT t.status FROM {rows: status text} WHERE t.status IS NOT NULL)
+        AND (o.topic IN (SELECT t.topic FROM {rows: topic text} WHERE t.topic IS NOT NULL))
+            = ((SELECT max(t.named) FROM {rows: named integer}) = 1)
+    LIMIT (SELECT max(t.top) FROM {rows: top bigint})) x
+
+-- name: may_go
+-- What keeps an ended job from being deleted by retention, however old it is: a delivery that is still to be made, or a
+-- child that one of its steps waits for. A part of other queries, about outcome o.
+NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = o.n)
+    AND NOT EXISTS (
+        SELECT 1 FROM {steps} s WHERE s.n = o.n AND s.state = 'waiting' AND (s.child IS NOT NULL OR s.children_left > 0))
+
 -- name: old_outcomes
--- Jobs that ended long ago, without a delivery that is still to be made.
-SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {rows: age bigint})
-    AND NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = o.n)
+-- Jobs that ended long ago.
+SELECT o.n FROM {outcomes} o WHERE o.ended_at <= {now} - (SELECT t.age FROM {rows: age bigint}) AND {may_go}
 ORDER BY o.ended_at LIMIT (SELECT t.top FROM {rows: top bigint})
 
 -- name: take_old_outcomes
--- Outcomes that are still that old, and still without one.
-DELETE FROM {outcomes} WHERE n {among: n bigint} AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
-    AND NOT EXISTS (SELECT 1 FROM {outbox} x WHERE x.n = {outcomes}.n)
+-- Outcomes that are still that old.
+DELETE FROM {outcomes} AS o WHERE n {among: n bigint} AND {may_go}
+    AND ended_at <= {now} - (SELECT min(t.age) FROM {rows: age bigint})
 RETURNING n, status, ended_at, started_at, topic
 
 -- name: drop_old_histograms
@@ -441,7 +494,20 @@ SELECT l.id, l.worker_id, l.worker FROM {leases} l WHERE l.id {among: lease bigi
 
 -- name: close_lease
 -- End a lease; jobs left under it can be reclaimed immediately.
-UPDATE {leases} SET until = 0 WHERE id = (SELECT t.lease FROM {rows: lease bigint})
+UPDATE {leases} SET until = 0 WHERE id = (SELECT t.lease FROM {rows: lease bigint}) RETURNING id
+
+-- name: close_lease_of
+-- The same, on behalf of a process that has died: only if the lease is that process's.
+UPDATE {leases} SET until = 0 WHERE id = (SELECT t.lease FROM {rows: lease bigint}) AND until > 0
+    AND {json_at: serves home} = (SELECT t.home FROM {rows: home text})
+    AND CAST({json_at: serves pid} AS bigint) = (SELECT t.pid FROM {rows: pid bigint})
+    AND CAST({json_at: serves started} AS bigint) = (SELECT t.started FROM {rows: started bigint})
+RETURNING id
+
+-- name: leases_of
+-- Leases of worker processes that ran on this machine since it booted, in this namespace.
+SELECT l.id, {json_at: l.serves pid}, {json_at: l.serves started} FROM {leases} l
+WHERE l.until > 0 AND {json_at: l.serves home} = (SELECT t.home FROM {rows: home text})
 
 -- name: expired_leases
 -- Expired leases that no settle has locked.
@@ -501,23 +567,41 @@ DELETE FROM {ready} WHERE n {among: n bigint}
 INSERT INTO {topics} (topic, paused_until) SELECT t.topic, t.until FROM {rows: topic text, until bigint} WHERE true
 ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 
+-- name: drop_pauses
+-- Of a group, and those that are over.
+DELETE FROM {pauses} WHERE pattern {among: pattern text} OR paused_until <= {now}
+
+-- name: add_pauses
+INSERT INTO {pauses} (pattern, paused_until) SELECT t.pattern, t.until FROM {rows: pattern text, until bigint} WHERE true
+ON CONFLICT (pattern) DO UPDATE SET paused_until = excluded.paused_until
+
 -- name: extend_pause
 -- Never shortens a pause that is longer.
 INSERT INTO {topics} AS p (topic, paused_until) SELECT t.topic, t.until FROM {rows: topic text, until bigint} WHERE true
 ON CONFLICT (topic) DO UPDATE SET paused_until = excluded.paused_until
 WHERE p.paused_until IS NULL OR p.paused_until < excluded.paused_until
 
--- name: set_rates
--- The rate limits of topics; null lifts one.
-INSERT INTO {topics} (topic, rate_limit, rate_ms) SELECT t.topic, t.n, t.ms FROM {rows: topic text, n integer, ms bigint}
+-- name: set_topics
+-- The rate limits and the retention of topics; null lifts one.
+INSERT INTO {topics} (topic, rate_limit, rate_ms, stale_after, delete_after)
+SELECT t.topic, t.n, t.ms, t.stale_after, t.delete_after
+FROM {rows: topic text, n integer, ms bigint, stale_after bigint, delete_after bigint}
 WHERE true ORDER BY 1
-ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms
+ON CONFLICT (topic) DO UPDATE SET rate_limit = excluded.rate_limit, rate_ms = excluded.rate_ms,
+    stale_after = excluded.stale_after, delete_after = excluded.delete_after
+
+-- name: topic_ages
+-- Topics whose templates say how long their jobs are kept.
+SELECT p.topic, p.stale_after, p.delete_after FROM {topics} p
+WHERE p.stale_after IS NOT NULL OR p.delete_after IS NOT NULL
 
 -- name: list_topics
--- All topics with their pauses.
-SELECT x.topic, (SELECT p.paused_until FROM {topics} p WHERE p.topic = x.topic AND p.paused_until > {now})
+-- All topics with their pauses, and the groups of topics that are paused.
+SELECT x.topic, coalesce((SELECT p.paused_until FROM {topics} p WHERE p.topic = x.topic AND p.paused_until > {now}),
+    (SELECT g.paused_until FROM {pauses} g WHERE g.pattern = x.topic AND g.paused_until > {now}))
 FROM (SELECT topic FROM {topics} UNION SELECT topic FROM {lanes} UNION
-    SELECT id FROM {records} WHERE kind = 'template') x ORDER BY x.topic
+    SELECT id FROM {records} WHERE kind = 'template' UNION
+    SELECT pattern FROM {pauses} WHERE paused_until > {now}) x ORDER BY x.topic
 
 -- name: live_counts
 -- Jobs that have not ended, by topic.
@@ -574,7 +658,8 @@ FROM {topics} p WHERE p.rate_limit IS NOT NULL
 
 -- name: waits
 -- Steps that wait for an answer by topic and step, of the first of the jobs that wait: how many jobs, since when the
--- first, when the next one gives up, and the job that waits longest. A step that `ctx.sleep` made waits for nobody.
+-- first, when the next one gives up, and the job that waits longest. A step that `ctx.sleep` made waits for nobody, and
+-- children end by themselves.
 SELECT x.topic, x.name, x.jobs, x.since, x.until, CAST(x.id AS text) FROM (
     SELECT j.topic, s.name, j.id, s.started_at AS since,
         row_number() OVER (PARTITION BY j.topic, s.name ORDER BY s.started_at, s.n, s.key) AS place,
@@ -583,7 +668,8 @@ SELECT x.topic, x.name, x.jobs, x.since, x.until, CAST(x.id AS text) FROM (
     FROM (SELECT w.n, w.name, w.key, w.started_at, w.until,
             row_number() OVER (PARTITION BY w.n, w.name ORDER BY w.started_at, w.key) AS first
         FROM (SELECT k.n FROM {parked} k ORDER BY k.n LIMIT (SELECT t.top FROM {rows: top bigint})) p
-        {seek: steps w ON w.n = p.n AND w.state = 'waiting' AND w.name <> 'sleep' AND w.name NOT LIKE '%/sleep'}) s
+        {seek: steps w ON w.n = p.n AND w.state = 'waiting' AND w.name <> 'sleep' AND w.name NOT LIKE '%/sleep'
+            AND w.child IS NULL AND w.children_made IS NULL}) s
     {seek: jobs j ON j.n = s.n}) x
 WHERE x.place = 1 ORDER BY x.since
 
@@ -689,6 +775,7 @@ SELECT {json_array}({json: x.entry}) FROM (SELECT {json_object}('id', s.name, 'n
             WHEN {any: completed} THEN 'completed' ELSE 'skipped' END,
         'progress', CASE WHEN max(s.item) IS NOT NULL AND min(s.key) = '' THEN CASE max(CASE s.key WHEN '' THEN {done} END) WHEN 1 THEN 100
                 ELSE count({done}) * 100 / coalesce(nullif(max(CASE s.key WHEN '' THEN s.item END), 0), 1) END
+            WHEN max(s.children_total) > 0 THEN max(s.children_made - s.children_left - s.children_failed) * 100 / max(s.children_total)
             WHEN max(s.key) = '' AND count({done}) = 0 THEN coalesce(max(s.progress), 0) ELSE count({done}) * 100 / count(*) END,
         'message', max(s.message), 'attempt', max(s.attempt), 'startedAt', {date: min(s.started_at)},
         'completedAt', CASE WHEN count({done}) = count(*) OR max(s.item) IS NOT NULL AND max(CASE s.key WHEN '' THEN {done} END) = 1 THEN {date: max(s.ended_at)} END,
@@ -698,6 +785,8 @@ SELECT {json_array}({json: x.entry}) FROM (SELECT {json_object}('id', s.name, 'n
         'resultSize', max(CASE s.key WHEN '' THEN s.result_size END), 'key', NULL,
         'items', CASE WHEN max(s.item) IS NOT NULL AND min(s.key) = '' THEN {json_object}('total', max(CASE s.key WHEN '' THEN s.item END),
                 'done', count(CASE WHEN s.key <> '' THEN {done} END), 'failed', count(CASE WHEN s.key <> '' AND s.state = 'failed' THEN 1 END))
+            WHEN max(s.children_made) IS NOT NULL THEN {json_object}('total', max(s.children_total),
+                'done', max(s.children_made - s.children_left - s.children_failed), 'failed', max(s.children_failed))
             WHEN max(s.key) <> '' THEN {json_object}('total', count(*), 'done', count({done}),
             'failed', count(CASE s.state WHEN 'failed' THEN 1 END)) END) AS entry
     FROM {steps} s WHERE s.n = {job} GROUP BY s.name ORDER BY min(s.place), s.name) x
@@ -788,10 +877,12 @@ RETURNING kind, id, key, body, version, created_at, updated_at, due
 -- steps stay where they are: there may be thousands.
 SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, s.ran_ms, s.until - {now},
     CASE WHEN s.result_size <= 4096 THEN {json_text: s.result} END, s.result_size, s.input_hash, s.error, s.error_type,
-    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, j.template_version, s.item
+    CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, CAST(s.child AS text), s.children_made, s.children_left, s.children_failed,
+    s.item, j.template_version
 FROM {rows: n bigint} {seek: jobs j ON j.n = t.n} {seek: steps s ON s.n = t.n}
 WHERE s.item IS NULL OR s.key = ''
-UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL, NULL
+UNION ALL SELECT a.n, a.name, a.key, -1, 'answered', 0, 0, NULL, {json_text: a.result}, NULL, NULL, a.error, NULL, 0, NULL,
+    NULL, NULL, NULL, NULL, NULL
 FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
 
 -- name: add_steps
@@ -803,12 +894,12 @@ FROM {rows: n bigint, name text, place integer, title text, comes_after text} WH
 -- name: put_steps
 -- What steps have done, each once; what is not told stays as it was.
 INSERT INTO {steps} AS x (n, name, key, place, state, attempt, progress, message, started_at, ended_at, ran_ms, until, error,
-    error_type, result, result_size, input_hash, title, schema, item)
+    error_type, result, result_size, input_hash, title, schema, item, child)
 SELECT t.n, t.name, t.key, t.place, t.state, t.attempt, t.progress, t.message, t.started_at, t.ended_at, t.ran_ms, t.until,
-    t.error, t.error_type, {json: t.result}, t.result_size, t.input_hash, t.title, {json: t.schema}, t.item
+    t.error, t.error_type, {json: t.result}, t.result_size, t.input_hash, t.title, {json: t.schema}, t.item, t.child
 FROM {rows: n bigint, name text, key text, place integer, state text, attempt integer, progress integer, message text,
     started_at bigint, ended_at bigint, ran_ms bigint, until bigint, error text, error_type text, result text,
-    result_size integer, input_hash text, title text, schema text, item integer}
+    result_size integer, input_hash text, title text, schema text, item integer, child uuid}
 WHERE true ORDER BY 1, 2, 3
 {on_step_conflict}
 
@@ -820,7 +911,7 @@ ON CONFLICT (n, name, key) DO UPDATE SET state = excluded.state, attempt = exclu
     until = CASE excluded.state WHEN 'waiting' THEN excluded.until ELSE x.until END, error = excluded.error, error_type = excluded.error_type,
     result = excluded.result, result_size = excluded.result_size,
     input_hash = coalesce(excluded.input_hash, x.input_hash), title = coalesce(excluded.title, x.title),
-    schema = coalesce(excluded.schema, x.schema), item = coalesce(excluded.item, x.item)
+    schema = coalesce(excluded.schema, x.schema), item = coalesce(excluded.item, x.item), child = coalesce(excluded.child, x.child)
 
 -- name: put_step_results
 -- Results that are kept apart.
@@ -854,14 +945,16 @@ UPDATE {jobs} SET flags = flags & ~4 WHERE n {among: n bigint}
 
 -- name: find_steps
 -- The steps of ended jobs, without their results.
-SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, s.comes_after
+SELECT s.n, s.name, s.key, s.place, s.state, s.attempt, CASE WHEN s.title IS NULL THEN 0 ELSE 1 END, s.comes_after,
+    CAST(s.child AS text), s.children_left
 FROM {rows: n bigint} {seek: steps s ON s.n = t.n}
 ORDER BY s.n, s.place, s.name, s.key
 
 -- name: lock_steps
 -- The state of steps that are to be answered.
 SELECT s.n, s.name, s.key, s.state, s.place, s.attempt, s.schema IS NOT NULL OR s.until IS NOT NULL,
-    CASE WHEN s.error_type IS NULL AND s.until <= s.ended_at THEN 1 ELSE 0 END
+    CASE WHEN s.error_type IS NULL AND s.until <= s.ended_at THEN 1 ELSE 0 END,
+    CASE WHEN s.child IS NULL AND s.children_made IS NULL THEN 0 ELSE 1 END
 FROM {rows: n bigint, name text, key text} {seek: steps s ON s.n = t.n AND s.name = t.name AND s.key = t.key}
 
 -- name: count_names
@@ -888,7 +981,8 @@ SELECT a.n, a.name, a.key FROM {rows: n bigint, name text, key text}
 -- Answers that came early to steps that wait now.
 SELECT a.n, a.name, a.key, s.place, s.attempt, {json_text: a.result}, a.error, a.answered_by
 FROM {rows: n bigint} {seek: answers a ON a.n = t.n}
-{seek: steps s ON s.n = a.n AND s.name = a.name AND s.key = a.key AND s.state = 'waiting'}
+{seek: steps s ON s.n = a.n AND s.name = a.name AND s.key = a.key AND s.state = 'waiting'
+    AND s.child IS NULL AND s.children_made IS NULL}
 
 -- name: drop_answers
 -- Answers that were used. With IS TRUE the second condition is a filter with a hash table, never a join.
@@ -917,6 +1011,9 @@ SELECT j.n, {json_text: j.payload} FROM {rows: n bigint} {seek: jobs j ON j.n = 
 -- name: drop_steps
 DELETE FROM {steps} WHERE n {among: n bigint}
 
+-- name: drop_children
+DELETE FROM {children} WHERE n {among: n bigint}
+
 -- name: drop_step_results
 DELETE FROM {step_results} WHERE n {among: n bigint}
 
@@ -924,18 +1021,31 @@ DELETE FROM {step_results} WHERE n {among: n bigint}
 DELETE FROM {answers} WHERE n {among: n bigint}
 
 -- name: step_page
--- The runs of one step, with results up to a size.
-SELECT s.name, s.key, s.title, s.state, s.attempt, s.progress, s.message, s.started_at, s.ended_at, s.error, s.result_size,
-    CASE WHEN s.result_size <= t.most THEN coalesce({json_text: s.result}, {json_text: w.result}) END, {json_text: s.schema}, s.until
-FROM {rows: id uuid, name text, most bigint, failing bigint, top bigint, skip bigint} {seek: jobs j ON j.id = t.id}
-{seek: steps s ON s.n = j.n AND s.name = t.name AND (s.item IS NULL OR s.key <> '')}
-{seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
-ORDER BY CASE WHEN t.failing = 0 THEN 0 ELSE CASE s.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3 WHEN 'pending' THEN 4
-    ELSE 5 END END, s.item, s.started_at, s.key LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})
+-- The runs of one step, with results up to a size. In the place of a step that waits for many children they are listed.
+SELECT x.name, x.key, x.title, x.state, x.attempt, x.progress, x.message, x.started_at, x.ended_at, x.error, x.result_size,
+    x.result, x.schema, x.until, x.child
+FROM (
+    SELECT s.name, s.key, s.title, s.state, s.attempt, s.progress, s.message, s.started_at, s.ended_at, s.error, s.result_size,
+        CASE WHEN s.result_size <= t.most THEN coalesce({json_text: s.result}, {json_text: w.result}) END AS result,
+        {json_text: s.schema} AS schema, s.until, CAST(s.child AS text) AS child, coalesce(s.item, 0) AS place, t.failing
+    FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
+    {seek: steps s ON s.n = j.n AND s.name = t.name AND s.children_made IS NULL AND (s.item IS NULL OR s.key <> '')}
+    {seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+    UNION ALL
+    SELECT c.name, c.key, NULL, c.state, 1, NULL, NULL, c.started_at, c.ended_at, c.error, c.result_size,
+        CASE WHEN c.result_size <= t.most THEN {json_text: c.result} END, NULL, NULL, CAST(c.child AS text), c.place, t.failing
+    FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
+    {seek: children c ON c.n = j.n AND c.name = t.name}) x
+ORDER BY CASE WHEN x.failing = 0 THEN 0 ELSE CASE x.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3
+    WHEN 'pending' THEN 4 ELSE 5 END END, x.place, x.started_at, x.key
+LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})
 
 -- name: count_step
 -- How many runs a step has, and whether it is there at all: a mapped step may have no item yet.
-SELECT count(CASE WHEN s.item IS NULL OR s.key <> '' THEN 1 END), count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: steps s ON s.n = j.n AND s.name = t.name}
+SELECT (SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id}
+        {seek: steps s ON s.n = j.n AND s.name = t.name AND s.children_made IS NULL AND (s.item IS NULL OR s.key <> '')})
+    + (SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: children c ON c.n = j.n AND c.name = t.name}),
+    (SELECT count(*) FROM {rows: id uuid, name text} {seek: jobs j ON j.id = t.id} {seek: steps s ON s.n = j.n AND s.name = t.name})
 
 -- name: step_results
 -- The results of runs of steps, however large.

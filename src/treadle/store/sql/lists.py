@@ -12,10 +12,12 @@ from dataclasses import replace
 
 from treadle.model.errors import InvalidInput, QueryTooSlow
 from treadle.model.status import ENDED, Status
+from treadle.policy.retention import Rules
 from treadle.policy.rules import All, Comparison, Condition, Constant, JobField, JobPath, SortKey, by_cost
 from treadle.policy.rules.conditions import every
 from treadle.store.sql.dialect import DIALECTS, Lookup
 from treadle.store.sql.queries import Query, step_columns, told_events
+from treadle.store.sql.stale import is_uniform, may_be_stale, stale_at
 from treadle.store.sql.where import COLUMNS, DERIVED_COLUMNS, Conditions
 from treadle.store.views import Listing
 
@@ -50,9 +52,9 @@ _ALIAS = re.compile(r"\{(\w)\}")
 class Builder:
     """Conditions with bound values in the dialect's placeholders."""
 
-    def __init__(self, queries: dict[str, Query], dialect: str, stale_after_ms: int) -> None:
+    def __init__(self, queries: dict[str, Query], dialect: str, retention: Rules) -> None:
         self.dialect = dialect
-        self.stale_after_ms = stale_after_ms
+        self.retention = retention
         self.clock = f"({queries['clock'].sql})"
         self.values: BoundValues = []
 
@@ -64,13 +66,13 @@ class Builder:
         return f"treadle.{name}" if self.dialect == "postgres" else f"treadle_{name}"
 
 
-def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, BoundValues]:
+def page(queries: dict[str, Query], dialect: str, listing: Listing, retention: Rules) -> tuple[str, BoundValues]:
     """The statement for one page of jobs."""
-    build = Builder(queries, dialect, stale_after_ms)
+    build = Builder(queries, dialect, retention)
     keys, order = _order(listing)
     chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, keys, order)
     limits = f"LIMIT {build.bind(listing.limit)} OFFSET {build.bind(listing.offset)}"
-    view, sized = queries["view"].sql, queries["sized_page"].sql
+    view, sized = queries["view_in_lists"].sql, queries["sized_page"].sql
     if not listing.sort:
         newest = f"SELECT n, -n AS place FROM ({chosen}) c ORDER BY n DESC {limits}"
         return f"WITH chosen AS ({newest}), page AS ({sized}) {view}", build.values
@@ -79,9 +81,9 @@ def page(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_
     return f"WITH chosen AS ({ranked}), page AS ({sized}) {view}", build.values
 
 
-def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int) -> tuple[str, BoundValues]:
+def select(queries: dict[str, Query], dialect: str, listing: Listing, retention: Rules) -> tuple[str, BoundValues]:
     """The statement for numbers and ids of one page, newest first."""
-    build = Builder(queries, dialect, stale_after_ms)
+    build = Builder(queries, dialect, retention)
     chosen = _chosen(build, narrowed(listing), listing.offset + listing.limit, [], "n DESC")
     limits = f"LIMIT {build.bind(listing.limit)} OFFSET {build.bind(listing.offset)}"
     page = f"SELECT n FROM ({chosen}) c ORDER BY n DESC {limits}"
@@ -90,19 +92,19 @@ def select(queries: dict[str, Query], dialect: str, listing: Listing, stale_afte
 
 
 def count(
-    queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
+    queries: dict[str, Query], dialect: str, listing: Listing, retention: Rules, cap: int
 ) -> tuple[str, BoundValues]:
     """The statement that counts, up to cap + 1."""
-    build = Builder(queries, dialect, stale_after_ms)
+    build = Builder(queries, dialect, retention)
     chosen = _chosen(build, narrowed(listing), cap + 1, [], "n DESC", counted=True)
     return f"SELECT count(*) FROM (SELECT n FROM ({chosen}) c LIMIT {build.bind(cap + 1)}) x", build.values
 
 
 def count_by_topic(
-    queries: dict[str, Query], dialect: str, listing: Listing, stale_after_ms: int, cap: int
+    queries: dict[str, Query], dialect: str, listing: Listing, retention: Rules, cap: int
 ) -> tuple[str, BoundValues]:
     """The statement that counts the topics of the first `cap`."""
-    build = Builder(queries, dialect, stale_after_ms)
+    build = Builder(queries, dialect, retention)
     chosen = _chosen(build, narrowed(listing), cap, [], "n DESC")
     first = f"SELECT n FROM ({chosen}) c LIMIT {build.bind(cap)}"
     return (
@@ -149,6 +151,8 @@ def _option(part: Condition) -> tuple[str, str | Status] | None:
             return name, value
         case Comparison(JobField("scopeId", False), "=", Constant(str() as value)) if value:
             return "scope_id", value
+        case Comparison(JobField("parentId", False), "=", Constant(str() as value)) if value:
+            return "parent_id", value
     return None
 
 
@@ -244,7 +248,6 @@ class _Source:
         self.dialect = dialect = DIALECTS[build.dialect](build.bind)
         self.words = {
             "clock": build.clock,
-            "stale_after": str(build.stale_after_ms),
             "events": build.table("events"),
             "workers": build.table("workers"),
             "told_events": told_events(build.dialect),
@@ -257,7 +260,12 @@ class _Source:
     def column(self, name: str) -> str:
         text = COLUMNS.get(name) or DERIVED_COLUMNS[name]
         self.used |= set(_ALIAS.findall(text))
-        return text.format(**self.aliases, **self.words)
+        # Each use binds values of its own.
+        stale = {"stale_at": self.stale_at()} if "{stale_at}" in text else {}
+        return text.format(**self.aliases, **self.words, **stale)
+
+    def stale_at(self) -> str:
+        return stale_at(self.build.retention, self.aliases["o"], self.build.clock, self.dialect.bound_text)
 
     def job_column(self, name: str) -> str:
         self.used.add("j")
@@ -350,8 +358,7 @@ class _OuterSelect:
 
 def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
     if listing.stale:
-        stale = [f"p.ended_at <= {build.clock} - {build.bind(build.stale_after_ms)}"]
-        return [("outcomes", stale)]
+        return [("outcomes", [may_be_stale(build.retention, "p", build.clock, build.bind)])]
     match listing.status:
         case None:
             return [("jobs", [])]
@@ -377,6 +384,8 @@ def _places(build: Builder, listing: Listing) -> list[tuple[str, list[str]]]:
 
 def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[str]:
     conditions = []
+    if listing.stale and not is_uniform(build.retention):
+        conditions.append(f"{source.stale_at()} IS NOT NULL")
     if listing.below is not None:
         conditions.append(f"p.n < {build.bind(listing.below)}")
     if listing.topic is not None:
@@ -385,4 +394,6 @@ def _job_conditions(build: Builder, listing: Listing, source: _Source) -> list[s
         conditions.append(f"{source.job_column('scope')} = {build.bind(listing.scope)}")
     if listing.scope_id is not None:
         conditions.append(f"{source.job_column('scope_id')} = {build.bind(listing.scope_id)}")
+    if listing.parent_id is not None:
+        conditions.append(f"{source.job_column('parent_id')} = {build.bind(listing.parent_id)}")
     return conditions

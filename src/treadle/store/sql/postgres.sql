@@ -412,3 +412,31 @@ SELECT t.endpoint, d.status, count(*), max(d.finished_at) FROM {rows: endpoint t
 CROSS JOIN LATERAL (SELECT c.status, c.finished_at FROM {deliveries} c WHERE c.endpoint = t.endpoint
     AND c.created_at >= {now} - t.age AND c.n <> 0 ORDER BY c.id DESC LIMIT 1000) d
 GROUP BY 1, 2
+
+-- name: awaited_depth
+-- How many jobs wait for this one, from its parent up.
+WITH RECURSIVE up (id, depth) AS (
+    SELECT j.parent_id, 1 FROM {jobs} j WHERE j.n = (SELECT t.n FROM {rows: n bigint}) AND j.parent_step IS NOT NULL
+    UNION ALL SELECT p.parent_id, up.depth + 1 FROM up JOIN {jobs} p ON p.id = CAST(up.id AS uuid) WHERE p.parent_step IS NOT NULL)
+SELECT coalesce(max(u.depth), 0) FROM up u
+
+-- name: try_again
+-- They are tried again. In this and the next ones the second condition finds the rows, however the first is planned.
+UPDATE {outbox} SET holder = NULL, tried = {outbox}.tried + 1, due_at = t.due_at FROM {rows: id bigint, due_at bigint}
+WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
+
+-- name: write_deliveries
+-- What came of tries.
+UPDATE {deliveries} SET status = t.status, tries = t.tries, finished_at = t.finished_at, url = coalesce(t.url, {deliveries}.url)
+FROM {rows: id bigint, status text, tries text, finished_at bigint, url text}
+WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}
+
+-- name: number_events
+-- Their numbers, in the outbox.
+UPDATE {outbox} SET number = t.number FROM {rows: id bigint, number bigint}
+WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
+
+-- name: number_deliveries
+-- The same in the log.
+UPDATE {deliveries} SET number = t.number FROM {rows: id bigint, number bigint}
+WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}

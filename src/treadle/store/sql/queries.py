@@ -5,8 +5,9 @@ may use. `{rows: n bigint, …}` reads it as a table.
 
 A batch statement must cost the same per row for any batch size and any statistics: one planned while a table was empty
 once scanned it whole for each row. So the rows always drive: `{seek: jobs j ON j.n = t.n}` looks a row up for each of
-them and can't be reordered (`{seek_any: …}` keeps rows without a match), and `n {among: n bigint}` is a search in an
-index, not a join, as is `n {any_of} SELECT … {end_any}` for the rows of a query.
+them and can't be reordered (`{seek_any: …}` keeps rows without a match, `{seek_lock: …}` locks what it finds). In the
+same way `n {among: n bigint}` is a search in an index, not a join, and so is `n {any_of} SELECT … {end_any}` for the
+rows of a query.
 """
 
 from __future__ import annotations
@@ -21,30 +22,35 @@ from typing import get_args, get_type_hints
 from treadle.model.fields import KEPT_FIELDS, PLAIN, Given
 
 TABLES = (
-    "topics lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members deadlines "
-    "starts notes events steps step_results answers output channels deliveries outbox tally tally_hist workers leaders "
-    "token records migrations"
+    "topics pauses lanes jobs ready later held parked leases running outcomes keys limits wakes replaced members "
+    "deadlines starts notes events steps step_results children answers output channels deliveries outbox tally "
+    "tally_hist workers leaders token stale_marks records migrations"
 ).split()
 
 _NAME = re.compile(r"^-- name: (\w+)\n", re.M)
 _ROWS = re.compile(r"\{rows: ([^}]*)\}")
 _AMONG = re.compile(r"\{among: (\w+) (\w+)\}")
-_SEEK = re.compile(r"\{seek(_any)?: (\w+) (\w+) ON ([^}]*)\}")
+_SEEK = re.compile(r"\{seek(_any|_lock)?: (\w+) (\w+) ON ([^}]*)\}")
 _JSON = re.compile(r"\{json: ([^}]*)\}")
 _JSON_TEXT = re.compile(r"\{json_text: ([^}]*)\}")
 _SIZE = re.compile(r"\{size: ([^}]*)\}")
 _WITHOUT = re.compile(r"\{without_replaced: ([^}]*)\}")
 _JSON_AT = re.compile(r"\{json_at: (\S+) ([\w.]+)\}")
-# A stored event may also imply a start, and one that took a job out of `completed` implies that ending and its start.
+# A stored event may also imply a start, one that took a job out of `completed` that ending and its start, and a requeue
+# that the job was stale.
 _TOLD = """SELECT count(*) + count({json_at: e.metadata startedAt})
         + count(CASE e.from_status WHEN 'completed' THEN 1 END)
-        + count(CASE e.from_status WHEN 'completed' THEN {json_at: e.metadata outcome.startedAt} END) FROM {events} e"""
+        + count(CASE e.from_status WHEN 'completed' THEN {json_at: e.metadata outcome.startedAt} END)
+        + count({json_at: e.metadata outcome.staleAt}) FROM {events} e"""
 
 # Parts of other queries, which say for which {job}.
 _FRAGMENTS = ("step_document", "current_step", "step_progress")
 _ON_STEP_CONFLICT = "on_step_conflict"
+_MAY_GO = "may_go"
 _ANY = re.compile(r"\{any: (\w+)\}")
 _DATE = re.compile(r"\{date: ([^}]*)\}")
+# Results of steps, which lists leave out: a page of jobs with many steps would be large.
+_STEP_RESULT = re.compile(r"'result', \{parsed: .*\},$", re.M)
 _PARSED = re.compile(r"\{parsed: (.*)\},$", re.M)
 
 
@@ -74,14 +80,15 @@ def _sqlite_among(name: str, _kind: str) -> str:
     return f"IN (SELECT json_extract(value, '$.{name}') FROM json_each(?1))"
 
 
-def _postgres_seek(optional: bool, table: str, alias: str, condition: str) -> str:
+def _postgres_seek(how: str | None, table: str, alias: str, condition: str) -> str:
     # OFFSET keeps the planner from treating it as a normal join and choosing the order.
-    found = f"LATERAL (SELECT * FROM {{{table}}} {alias} WHERE {condition} OFFSET 0) {alias}"
-    return f"LEFT JOIN {found} ON true" if optional else f"CROSS JOIN {found}"
+    lock = " FOR UPDATE" if how == "_lock" else ""
+    found = f"LATERAL (SELECT * FROM {{{table}}} {alias} WHERE {condition} OFFSET 0{lock}) {alias}"
+    return f"LEFT JOIN {found} ON true" if how == "_any" else f"CROSS JOIN {found}"
 
 
-def _sqlite_seek(optional: bool, table: str, alias: str, condition: str) -> str:
-    kind = "LEFT" if optional else "CROSS"  # neither of which SQLite reorders
+def _sqlite_seek(how: str | None, table: str, alias: str, condition: str) -> str:
+    kind = "LEFT" if how == "_any" else "CROSS"  # neither of which SQLite reorders
     return f"{kind} JOIN {{{table}}} {alias} ON {condition}"
 
 
@@ -146,7 +153,8 @@ def _fill_steps(sql: str, postgres: bool) -> str:
     for name in _FRAGMENTS:
         if "{%s}" % name in sql:
             sql = sql.replace("{%s}" % name, f"({_texts('common.sql')[name]})")
-    sql = sql.replace("{%s}" % _ON_STEP_CONFLICT, _texts("common.sql")[_ON_STEP_CONFLICT])
+    for name in (_ON_STEP_CONFLICT, _MAY_GO):
+        sql = sql.replace("{%s}" % name, _texts("common.sql")[name])
     sql = sql.replace("{json_array}", "json_agg" if postgres else "json_group_array")
     sql = sql.replace("{json_object}", "json_build_object" if postgres else "json_object")
     sql = sql.replace("{json: x.entry}", "x.entry" if postgres else "json(x.entry)")
@@ -184,7 +192,7 @@ def _fill(sql: str, dialect: str) -> str:
     sql = _fill_steps(sql.replace("{told_events}", _TOLD).replace("{hooked}", _HOOKED), postgres)
     sql = _ROWS.sub(lambda m: (_postgres_rows if postgres else _sqlite_rows)(" ".join(m[1].split())), sql)
     sql = _AMONG.sub(lambda m: (_postgres_among if postgres else _sqlite_among)(m[1], m[2]), sql)
-    sql = _SEEK.sub(lambda m: (_postgres_seek if postgres else _sqlite_seek)(bool(m[1]), m[2], m[3], m[4]), sql)
+    sql = _SEEK.sub(lambda m: (_postgres_seek if postgres else _sqlite_seek)(m[1], m[2], m[3], m[4]), sql)
     sql = _JSON.sub(r"CAST(\1 AS json)" if postgres else r"\1", sql)
     sql = _JSON_TEXT.sub(r"CAST(\1 AS text)" if postgres else r"\1", sql)
     sql = _SIZE.sub(_POSTGRES_SIZE if postgres else _SQLITE_SIZE, sql)
@@ -226,8 +234,11 @@ def _read(file: str, dialect: str) -> dict[str, Query]:
 def load(dialect: str) -> dict[str, Query]:
     """All queries of a dialect by name."""
     queries: dict[str, Query] = {}
-    for file in ("common.sql", "output.sql", "webhooks.sql", f"{dialect}.sql"):
+    for file in ("common.sql", "output.sql", "children.sql", "webhooks.sql", f"{dialect}.sql"):
         queries |= _read(file, dialect)
     for name, page in (("jobs_by_id", "page_by_id"), ("jobs_by_number", "page_by_number")):
         queries[name] = Query(name, f"WITH page AS ({queries[page].sql}) {queries['view'].sql}")
+    steps = _STEP_RESULT.sub("'result', NULL,", _texts("common.sql")["step_document"])
+    in_lists = _fill(_texts("common.sql")["view"].replace("{step_document}", f"({steps})"), dialect)
+    queries["view_in_lists"] = Query("view_in_lists", in_lists.replace("{job}", "j.n"))
     return queries

@@ -14,7 +14,8 @@ from treadle.model.job import Job, from_ms, reads, rfc3339
 from treadle.model.status import LIVE, Status
 from treadle.model.steps import DONE, StepState
 from treadle.policy.consequences import Extent, Traits, extent
-from treadle.policy.lifecycle import is_stale, retries
+from treadle.policy.lifecycle import retries
+from treadle.policy.retention import Rules
 from treadle.store.values import HAS_STEPS, ClaimedStep, ClaimedSteps, EarlyAnswer, NewJob
 
 # A job's extras. Only jobs with a flag pay for the statements it needs when they move.
@@ -50,6 +51,10 @@ HOOKED = 128
 """Some endpoint may want its events. Not stored: the statements that read a job's facts add it."""
 
 
+PARENT = 256
+"""A step of its parent waits for it."""
+
+
 NOBODY = 0
 """The number of no job: a line of `events` that is about many has it."""
 
@@ -63,6 +68,7 @@ def traits_of(job: NewJob) -> int:
         | (0 if job.repeatable else ONCE)
         | (STEPS if job.steps else 0)
         | (WEBHOOK if job.given.webhook_url is not None else 0)
+        | (PARENT if job.given.parent_step is not None else 0)
     )
 
 
@@ -139,13 +145,14 @@ _KEPT_AT = ViewRow._fields.index("kept")
 _kept = reads(KEPT_FIELDS)
 
 
-def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any]) -> Job:
+def job_from_row(row: ViewRow, retention: Rules, loads: Callable[[str], Any]) -> Job:
     status = row.job_status
     ended = row.ended_at
-    stale = ended is not None and is_stale(ended, stale_after_ms, row.now)
+    stale_at = None if ended is None else retention.stale_at(row.topic, status, ended, row.now)
     # Enqueued always; started and completed come from the job's timestamps, unless its end is a stored event.
     completed = status is Status.COMPLETED
     plain_events = 1 + (row.started_at is not None and (completed or status in LIVE)) + completed
+    plain_events += stale_at is not None
     updated = max(
         row.created_at,
         *(x for x in (row.claimed_at, row.started_at, ended, row.cancel_at, row.last_event_at, row.changed_at) if x),
@@ -160,7 +167,7 @@ def job_from_row(row: ViewRow, stale_after_ms: int, loads: Callable[[str], Any])
         run_at=_time(row.run_at),
         created_at=_time(row.created_at),
         updated_at=_time(updated),
-        stale_at=from_ms(ended + stale_after_ms) if stale and ended is not None else None,
+        stale_at=from_ms(stale_at),
         priority=row.priority,
         result_value=None if row.result is None else loads(row.result),
         last_error=row.error,
@@ -218,12 +225,14 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
     steps: dict[int, list[ClaimedStep]] = {}
     answers: dict[int, list[EarlyAnswer]] = {}
     versions: dict[int, int | None] = {}
-    for n, name, key, place, state, *rest, declared, version, items in rows:
+    for n, name, key, place, state, *rest, declared, child, made, left, failed, items, version in rows:
         if state == ANSWERED:
             answers.setdefault(n, []).append(EarlyAnswer(name, key, rest[3], rest[6]))
             continue
         versions[n] = version
-        one = ClaimedStep._make((name, key, place, _STATES[state], *rest, bool(declared), None, items))
+        one = ClaimedStep._make(
+            (name, key, place, _STATES[state], *rest, bool(declared), None, items, child, made, left, failed)
+        )
         steps.setdefault(n, []).append(one)
     return {
         n: ClaimedSteps(tuple(steps.get(n, ())), tuple(answers.get(n, ())), versions.get(n))
@@ -233,7 +242,7 @@ def claimed_steps(rows: Iterable[Any]) -> dict[int, ClaimedSteps]:
 
 def step_from_row(row: Any) -> dict[str, Any]:
     """One run of a step, as people see it."""
-    name, key, title, state, attempt, progress, message, started, ended, error, size, result, schema, until = row
+    name, key, title, state, attempt, progress, message, started, ended, error, size, result, schema, until, child = row
     done = state in DONE
     return {
         "id": name,
@@ -251,6 +260,7 @@ def step_from_row(row: Any) -> dict[str, Any]:
         "items": None,
         "answerSchema": None if schema is None else from_json(schema),
         "waitsUntil": rfc3339(from_ms(until)) if state == StepState.WAITING else None,
+        "childId": child,
     }
 
 
@@ -266,6 +276,7 @@ def traits_in(flags: int) -> Traits:
         expires=bool(flags & EXPIRES),
         steps=bool(flags & STEPS),
         hooked=bool(flags & (WEBHOOK | HOOKED)),
+        parent=bool(flags & PARENT),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, TypeVar
@@ -11,6 +12,7 @@ from pydantic_core import to_json
 from treadle.store.sql.changes import Reading
 from treadle.store.sql.queries import load
 from treadle.store.sql.scripts import Script
+from treadle.telemetry.slow_statements import SlowStatements
 
 T = TypeVar("T")
 
@@ -19,9 +21,12 @@ class SqlRunner(ABC):
     """Runs a script in a transaction, or a query."""
 
     dialect: str
+    slow_advice: str
+    """What to do if a statement takes much longer than usual."""
 
     def __init__(self) -> None:
         self.queries = load(self.dialect)
+        self.slow = SlowStatements(self.slow_advice)
 
     @abstractmethod
     async def transact(self, make: Callable[[], Script[T]], tell: Sequence[str] = ()) -> T:
@@ -67,7 +72,10 @@ class SqlRunner(ABC):
 
     async def _ask(self, name: str, rows: Sequence[Mapping[str, Any]] | None = None) -> list[Any]:
         sql = self.queries[name].sql
-        return await self.read(sql, [] if rows is None else [to_json(rows).decode()])
+        began = time.perf_counter()
+        found = await self.read(sql, [] if rows is None else [to_json(rows).decode()])
+        self.slow.observe(name, time.perf_counter() - began)
+        return found
 
     async def _change(self, name: str, rows: Sequence[Mapping[str, Any]], tell: Sequence[str] = ()) -> list[Any]:
         """Run one statement in its own transaction."""

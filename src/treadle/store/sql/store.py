@@ -14,6 +14,8 @@ from treadle.model.events import Event
 from treadle.model.job import Job, is_job_id
 from treadle.model.status import Status
 from treadle.model.steps import StepState
+from treadle.model.topic_patterns import is_pattern
+from treadle.policy.retention import Ages, EndedClass, Rules
 from treadle.policy.saved_endpoint import KIND as WEBHOOK_KIND
 from treadle.store import batches, secrets, wakeups
 from treadle.store.sql import lists, output, overview, scripts, settling
@@ -28,13 +30,18 @@ from treadle.store.values import (
     Answer,
     CancelRequest,
     Checkpoint,
+    ChildResult,
     Claimed,
     ClaimedSteps,
     DutyReport,
+    EndedAt,
+    EndedJob,
     Graces,
     Holding,
     Inserted,
     Judge,
+    MadeChildren,
+    NewChildren,
     NewJob,
     OutputWrite,
     Reaped,
@@ -43,8 +50,9 @@ from treadle.store.values import (
     Refusal,
     Renewed,
     Settlement,
+    StaleJob,
     StepKey,
-    TopicRate,
+    TopicOptions,
     Touch,
 )
 from treadle.store.views import (
@@ -60,6 +68,7 @@ from treadle.store.views import (
     Obstacle,
     OutputPage,
     OutputState,
+    ProcessId,
     Stats,
     StepPage,
     Topic,
@@ -82,7 +91,7 @@ class SqlStore(WebhookVerbs):
 
     def __init__(self, stale_after_ms: int) -> None:
         super().__init__()
-        self.stale_after_ms = stale_after_ms
+        self.retention = Rules(stale_after_ms)
         self._secrets = secrets.Secrets()
 
     def subscribe(self, wake: Callable[[str], None], *, claims: bool = False) -> Callable[[], None]:
@@ -139,8 +148,14 @@ class SqlStore(WebhookVerbs):
         until, cancels, draining = rows[0]
         return Renewed(until, [CancelRequest(*one) for one in from_json(cancels or "[]")], bool(draining))
 
-    async def close_lease(self, lease: int) -> None:
-        await self._change("close_lease", [{"lease": lease}])
+    async def close_lease(self, lease: int, owner: ProcessId | None = None) -> bool:
+        if owner is None:
+            return bool(await self._change("close_lease", [{"lease": lease}]))
+        return bool(await self._change("close_lease_of", [{"lease": lease, **owner._asdict()}]))
+
+    async def leases_of(self, home: str) -> Sequence[tuple[int, ProcessId]]:
+        rows = await self._ask("leases_of", [{"home": home}])
+        return [(lease, ProcessId(home, int(pid), int(started))) for lease, pid, started in rows]
 
     async def settle(
         self, settlements: Sequence[Settlement], *, refused: list[Settlement] | None = None
@@ -222,6 +237,17 @@ class SqlStore(WebhookVerbs):
         refusals = iter(answering.refusals.get(i) for i in range(len(known)))
         return [next(refusals) if is_job_id(one.id) else scripts.not_found(one.id) for one in answers]
 
+    async def make_children(self, lease: int, wanted: NewChildren) -> MadeChildren | None:
+        jobs = [one.job for one in wanted.children]
+        return await self.transact_or_busy(lambda: scripts.make_children(lease, wanted), wakeups.of_new(jobs))
+
+    async def child_results(self, n: int, step: str, after: int = -1, limit: int = 1000) -> list[ChildResult]:
+        rows = await self._ask("child_results", [{"n": n, "name": step, "place": after, "top": limit}])
+        return [
+            ChildResult(key, place, StepState(state), result, error, child)
+            for key, place, state, result, error, child in rows
+        ]
+
     async def held_by(self, ids: Sequence[str]) -> list[Holding | None]:
         known = [{"id": id} for id in dict.fromkeys(ids) if is_job_id(id)]
         rows = await self._ask("held_by", known) if known else []
@@ -247,9 +273,11 @@ class SqlStore(WebhookVerbs):
         return advanced
 
     async def _stop_replaced(self) -> bool:
-        """In a separate transaction: one of them may be locked. Returns False then."""
+        """In separate transactions: one of them may be locked. Returns False then."""
+        tell = [wakeups.CANCEL, wakeups.READY, wakeups.ENDED]
         try:
-            await self.transact_or_busy(scripts.stop_replaced, [wakeups.CANCEL, wakeups.READY, wakeups.ENDED])
+            while await self.transact_or_busy(scripts.stop_replaced, tell):
+                pass
         except StoreBusy:
             return False
         return True
@@ -257,7 +285,8 @@ class SqlStore(WebhookVerbs):
     async def reap(self, graces: Graces, limit: int = 1000) -> Reaped:
         if not await self._ask("anything_to_reap"):
             return Reaped([])
-        return await self.transact(lambda: scripts.reap(graces, limit), [wakeups.READY, wakeups.ENDED])
+        tell = [wakeups.READY, wakeups.LATER, wakeups.ENDED]
+        return await self.transact(lambda: scripts.reap(graces, limit), tell)
 
     async def steer(
         self, ids: Sequence[str], judge: Judge, *, dry_run: bool = False, changed: Mapping[str, NewJob] = NO_CHANGES
@@ -273,7 +302,7 @@ class SqlStore(WebhookVerbs):
         self, known: Sequence[str], judge: Judge, dry_run: bool, changed: Mapping[str, NewJob]
     ) -> dict[str, Refusal | None]:
         def script() -> Script[scripts.Steering]:
-            steer = scripts.steer(known, judge, self.stale_after_ms, dry_run=dry_run, changed=changed)
+            steer = scripts.steer(known, judge, self.retention, dry_run=dry_run, changed=changed)
             return scripts.then_wake(steer)
 
         try:
@@ -281,6 +310,8 @@ class SqlStore(WebhookVerbs):
         except scripts.Undone as undone:
             return undone.steering.answers
         self._tell(sorted(steering.hints))
+        if steering.may_cancel_children and not await self._stop_replaced():
+            self._tell([wakeups.LATER])
         return steering.answers
 
     # -- looking -------------------------------------------------------------------------------
@@ -314,11 +345,11 @@ class SqlStore(WebhookVerbs):
         await secrets.check(wanted.condition, lambda kind: self.find_records(kind, limit=MOST_RECORDS))
 
     def _job(self, row: Any) -> Job:
-        return job_from_row(view_row(row), self.stale_after_ms, from_json)
+        return job_from_row(view_row(row), self.retention, from_json)
 
     async def list(self, wanted: Listing) -> list[Job]:
         def page() -> Reading[list[Job]]:
-            rows = yield lists.page(self.queries, self.dialect, wanted, self.stale_after_ms)
+            rows = yield lists.page(self.queries, self.dialect, wanted, self.retention)
             return [self._job(row) for row in rows]
 
         await self._check_secrets(wanted)
@@ -326,7 +357,7 @@ class SqlStore(WebhookVerbs):
 
     async def select(self, wanted: Listing) -> Sequence[tuple[int, str]]:
         def selected() -> Reading[Sequence[tuple[int, str]]]:
-            rows = yield lists.select(self.queries, self.dialect, wanted, self.stale_after_ms)
+            rows = yield lists.select(self.queries, self.dialect, wanted, self.retention)
             return [(int(n), id) for n, id in rows]
 
         await self._check_secrets(wanted)
@@ -334,7 +365,7 @@ class SqlStore(WebhookVerbs):
 
     async def count(self, wanted: Listing, cap: int = 10_000) -> int:
         def counted() -> Reading[int]:
-            rows = yield lists.count(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
+            rows = yield lists.count(self.queries, self.dialect, wanted, self.retention, cap)
             return int(rows[0][0])
 
         await self._check_secrets(wanted)
@@ -386,7 +417,7 @@ class SqlStore(WebhookVerbs):
     async def changes(
         self, cursor: Cursor | None = None, limit: int = 1000, wanted: Listing | Sequence[str] | None = None
     ) -> Changes:
-        reader = Reader(self.dialect, self.queries, self.stale_after_ms, self._job)
+        reader = Reader(self.dialect, self.queries, self.retention, self._job)
         if isinstance(wanted, Listing):
             await self._check_secrets(wanted)
             found = await self.search(lambda: reader.read(cursor, limit, wanted), together=True)
@@ -418,7 +449,7 @@ class SqlStore(WebhookVerbs):
 
     async def _by_topic(self, wanted: Listing, cap: int) -> dict[str, int]:
         def counted() -> Reading[dict[str, int]]:
-            rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.stale_after_ms, cap)
+            rows = yield lists.count_by_topic(self.queries, self.dialect, wanted, self.retention, cap)
             return {topic: int(count) for topic, count in rows}
 
         return await self.search(counted)
@@ -436,6 +467,10 @@ class SqlStore(WebhookVerbs):
     # -- topics, leadership, retention ----------------------------------------------
 
     async def pause(self, topic: str, until: int = FOREVER) -> None:
+        if is_pattern(topic):
+            await self.transact(lambda: scripts.keep_pause(topic, until))
+            await self.transact(lambda: scripts.pause_group(topic, until), [] if until else [wakeups.READY])
+            return
         await self._change("pause_topic", [{"topic": topic, "until": until or None}], [] if until else [wakeups.READY])
 
     async def topics(self, *, backlog: bool = False) -> Sequence[Topic]:
@@ -454,10 +489,39 @@ class SqlStore(WebhookVerbs):
             for name, holder, until, since, reported, duties in await self._ask("leaders")
         ]
 
-    async def prune(self, ended_before_ms: int, limit: int = 1000, *, dry_run: bool = False) -> int:
+    async def topic_ages(self) -> Mapping[str, Ages]:
+        return {topic: Ages(stale, delete) for topic, stale, delete in await self._ask("topic_ages")}
+
+    async def first_ended(self, until: int) -> int | None:
+        found = (await self._ask("first_ended", [{"until": until}]))[0][0]
+        return None if found is None else int(found)
+
+    async def ended_jobs(self, after: EndedAt, until: int, limit: int = 1000) -> Sequence[EndedJob]:
+        row = {"at": after.ended_at, "after": after.n, "until": until, "top": limit}
+        rows = await self._ask("ended_jobs", [row])
+        return [EndedJob(n, id, topic, Status(status), at) for n, id, topic, status, at in rows]
+
+    async def count_old(self, ended: EndedClass, age_ms: int, limit: int) -> int:
+        named = ended.topics if ended.topics is not None else ended.other_topics
+        rows: list[dict[str, Any]] = [{"age": age_ms, "top": limit, "named": int(ended.topics is not None)}]
+        rows += [{"status": status} for status in ended.statuses] + [{"topic": topic} for topic in named]
+        return int((await self._ask("count_old", rows))[0][0])
+
+    async def stale_marks(self) -> Mapping[tuple[str, str], EndedAt]:
+        return {(topic, status): EndedAt(*place) for topic, status, *place in await self._ask("stale_marks")}
+
+    async def mark_stale(self, jobs: Sequence[StaleJob]) -> int:
+        return await self.transact(lambda: scripts.mark_stale(jobs, self.retention)) if jobs else 0
+
+    async def prune(
+        self, ended_before_ms: int, limit: int = 1000, ns: Sequence[int] | None = None, *, dry_run: bool = False
+    ) -> int:
         if dry_run:
             return len(await self._ask("old_outcomes", [{"age": ended_before_ms, "top": limit}]))
-        return await self.transact(lambda: scripts.prune(ended_before_ms, limit))
+        return await self.transact(lambda: scripts.prune(ended_before_ms, limit, ns))
+
+    async def forget(self, age_ms: int) -> None:
+        await self.transact(lambda: scripts.forget(age_ms))
 
     async def prune_output(self, ended_before_ms: int, limit: int = 1000) -> int:
         return await self.transact(lambda: scripts.prune_output(ended_before_ms, limit))
@@ -494,16 +558,16 @@ class SqlStore(WebhookVerbs):
         return [Record(*row) for row in rows]
 
     async def write_records(
-        self, writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+        self, writes: Sequence[RecordWrite], *, atomic: bool = False, topics: Sequence[TopicOptions] = ()
     ) -> Sequence[Record | None]:
         if not all(storable(one.kind, one.id, one.key, one.body) for one in writes):
             raise InvalidInput(_UNSTORABLE)
-        if rates and writes and not atomic:
-            raise InvalidInput("rates commit with all of the records: write them with atomic=True", field="rates")
+        if topics and writes and not atomic:
+            raise InvalidInput("topics commit with all of the records: write them with atomic=True", field="topics")
         tell = [wakeups.LATER] if any(one.due is not None for one in writes) else []
         if any(one.kind == WEBHOOK_KIND for one in writes):
             self.forget_hooked_topics()
-        return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, rates=rates), tell)
+        return await self.transact(lambda: scripts.write_records(writes, atomic=atomic, topics=topics), tell)
 
     async def delete_records(self, wanted: Sequence[tuple[str, str]]) -> int:
         rows = [{"kind": kind, "id": id} for kind, id in wanted if storable(kind, id)]

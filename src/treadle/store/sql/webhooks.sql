@@ -68,17 +68,6 @@ SELECT o.id, o.token FROM {outbox} o WHERE o.id {among: id bigint} ORDER BY o.id
 -- They are delivered or given up.
 DELETE FROM {outbox} WHERE id {among: id bigint}
 
--- name: try_again
--- They are tried again. In this and the next statements the second condition finds the rows, however the first is planned.
-UPDATE {outbox} SET holder = NULL, tried = {outbox}.tried + 1, due_at = t.due_at FROM {rows: id bigint, due_at bigint}
-WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
-
--- name: write_deliveries
--- What came of tries.
-UPDATE {deliveries} SET status = t.status, tries = t.tries, finished_at = t.finished_at, url = coalesce(t.url, {deliveries}.url)
-FROM {rows: id bigint, status text, tries text, finished_at bigint, url text}
-WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}
-
 -- name: give_up_deliveries
 UPDATE {deliveries} SET status = 'failed', finished_at = {now} WHERE id {among: id bigint} AND status = 'pending'
 
@@ -129,16 +118,6 @@ RETURNING id, n, endpoint, url, event
 -- The events that an endpoint has not read yet.
 SELECT o.id FROM {outbox} o WHERE o.receiver = (SELECT t.receiver FROM {rows: receiver text}) AND o.due_at IS NULL
     AND o.number IS NULL ORDER BY o.id LIMIT (SELECT t.top FROM {rows: top bigint})
-
--- name: number_events
--- Their numbers, in the outbox.
-UPDATE {outbox} SET number = t.number FROM {rows: id bigint, number bigint}
-WHERE {outbox}.id = t.id AND {outbox}.id {among: id bigint}
-
--- name: number_deliveries
--- The same in the log.
-UPDATE {deliveries} SET number = t.number FROM {rows: id bigint, number bigint}
-WHERE {deliveries}.id = t.id AND {deliveries}.id {among: id bigint}
 
 -- name: acknowledge_events
 -- What was read up to a number.

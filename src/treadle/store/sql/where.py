@@ -38,7 +38,7 @@ COLUMNS: Mapping[str, str] = {
     "topic": "{j}.topic",
     "status": "CASE WHEN {o}.n IS NOT NULL THEN {o}.status WHEN {k}.n IS NOT NULL THEN 'waiting' "
     "WHEN {r}.n IS NULL THEN 'pending' WHEN {r}.cancel_at IS NULL THEN 'processing' ELSE 'cancelling' END",
-    "staleAt": "CASE WHEN {o}.ended_at + {stale_after} <= {clock} THEN {o}.ended_at + {stale_after} END",
+    "staleAt": "CASE WHEN {o}.n IS NOT NULL THEN {stale_at} END",
     "priority": "{j}.priority",
     "payload": "{j}.payload",
     "result": "{o}.result",
@@ -75,7 +75,7 @@ COLUMNS: Mapping[str, str] = {
     "lockedUntil": "{s}.until",
     "eventsCount": "1 + ({told_events} WHERE e.n = {p}.n) + CASE WHEN {o}.status = 'completed' THEN 1 ELSE 0 END + "
     "CASE WHEN CASE WHEN {o}.n IS NULL OR {o}.status = 'completed' THEN coalesce({o}.started_at, {r}.started_at) END "
-    "IS NULL THEN 0 ELSE 1 END",
+    "IS NULL THEN 0 ELSE 1 END + CASE WHEN {o}.n IS NULL OR {stale_at} IS NULL THEN 0 ELSE 1 END",
     "cancelRequestedAt": "coalesce({o}.cancel_at, {r}.cancel_at)",
     "cancelReason": "coalesce({o}.cancel_reason, {r}.cancel_reason)",
     "capability": "{l}.capability",

@@ -42,6 +42,7 @@ from treadle.store.values import (
 )
 from treadle.store.views import Finding
 from treadle.telemetry.outages import OutageLog
+from treadle.telemetry.slow_statements import SlowStatements
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ HINT_PAUSE = 0.02
 
 class SqliteStore(SqlStore):
     dialect = "sqlite"
+    slow_advice = "the disk is busy, or a long read keeps the WAL from being emptied: run treadle doctor"
 
     def __init__(self, path: Path, *, synchronous: str = "FULL", stale_after_ms: int) -> None:
         super().__init__(stale_after_ms)
@@ -124,7 +126,7 @@ class SqliteStore(SqlStore):
             self.hub.publish(hints)
 
     def run(self, connection: sqlite3.Connection, script: Script[T]) -> T:
-        return run_script(connection, self.queries, script)
+        return run_script(connection, self.queries, script, self.slow)
 
     async def read(self, sql: str, values: Sequence[Any]) -> list[Any]:
         return await self.engine.read(sql, values)
@@ -240,16 +242,18 @@ class SqliteStore(SqlStore):
         return batches.not_written(checkpoints, {(one.n, one.token) for one in merged} - set(lost))
 
 
-def run_script(connection: Any, queries: dict[str, Query], script: Script[T]) -> T:
+def run_script(connection: Any, queries: dict[str, Query], script: Script[T], slow: SlowStatements | None = None) -> T:
     """Run a script on a sqlite3 connection, inside its open transaction."""
     try:
         name, rows = next(script)
         while True:
-            query = queries[name]
+            query, began = queries[name], time.perf_counter()
             cursor = connection.execute(query.sql, (document(rows),) if "?1" in query.sql else ())
             answer = cursor.fetchall() if cursor.description else []
             if query.packed:
                 answer = from_json(answer[0][0])
+            if slow is not None:
+                slow.observe(name, time.perf_counter() - began)
             name, rows = script.send(answer)
     except StopIteration as stop:
         result: T = stop.value

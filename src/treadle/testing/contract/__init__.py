@@ -12,6 +12,7 @@ errors, call `pytest.register_assert_rewrite("treadle.testing.contract")` in con
 """
 
 from treadle.testing.contract.changes import BusyChangesContract, ChangesContract, SnapshotContract
+from treadle.testing.contract.children import ChildContract, ChildrenAgainContract, FamilyContract
 from treadle.testing.contract.claiming import (
     ClaimContract,
     ClaimOrderContract,
@@ -69,6 +70,7 @@ from treadle.testing.contract.requests import (
     RequeueContract,
     RescheduleContract,
 )
+from treadle.testing.contract.retaining import EndedContract, StaleContract, StaleNewsContract
 from treadle.testing.contract.settling import (
     CancelledWhileRunningContract,
     GuardContract,
@@ -147,6 +149,12 @@ class StoreContract:
 
     class TestFollowUp(FollowUpContract): ...
 
+    class TestChild(ChildContract): ...
+
+    class TestChildrenAgain(ChildrenAgainContract): ...
+
+    class TestFamily(FamilyContract): ...
+
     class TestPromote(PromoteContract): ...
 
     class TestReclaim(ReclaimContract): ...
@@ -209,6 +217,12 @@ class StoreContract:
 
     class TestPrune(PruneContract): ...
 
+    class TestStale(StaleContract): ...
+
+    class TestStaleNews(StaleNewsContract): ...
+
+    class TestEnded(EndedContract): ...
+
     class TestOpen(OpenContract): ...
 
     class TestRecord(RecordContract): ...
@@ -234,6 +248,8 @@ __all__ = [
     "CancelledWhileRunningContract",
     "ChangesContract",
     "CheckpointContract",
+    "ChildContract",
+    "ChildrenAgainContract",
     "ClaimContract",
     "ClaimOrderContract",
     "ContractPart",
@@ -243,8 +259,10 @@ __all__ = [
     "DeliveryContract",
     "DryRunContract",
     "EffectsContract",
+    "EndedContract",
     "EventsContract",
     "FailedGroupsContract",
+    "FamilyContract",
     "FilterContract",
     "FollowUpContract",
     "GateRaceContract",
@@ -288,6 +306,8 @@ __all__ = [
     "SnapshotContract",
     "SortContract",
     "SplitLeaseContract",
+    "StaleContract",
+    "StaleNewsContract",
     "StatsContract",
     "StoreContract",
     "TopicsContract",

@@ -8,7 +8,7 @@ from treadle.model.status import Status
 from treadle.policy import rules
 from treadle.policy.lifecycle import Completed, Failed
 from treadle.queue import steering
-from treadle.store.values import TopicRate
+from treadle.store.values import TopicOptions
 from treadle.store.views import Listing, RateUsed
 from treadle.testing.contract.requests import MALFORMED, UNKNOWN
 from treadle.testing.contract.suite import ContractPart
@@ -191,8 +191,8 @@ class OverviewContract(ContractPart):
         assert topics["video"].busy_keys == ()
 
     async def test_the_starts_within_a_rate_limit_are_known(self, bench: Workbench) -> None:
-        rate = TopicRate("mail", 2, 60_000)
-        await bench.store.write_records([], atomic=True, rates=[rate])
+        rate = TopicOptions("mail", 2, 60_000)
+        await bench.store.write_records([], atomic=True, topics=[rate])
         await bench.enqueue(1, topic="mail")
         await bench.claim_one(topics=["mail"])
         [topic] = await bench.store.topics(backlog=True)

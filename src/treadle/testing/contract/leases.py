@@ -11,6 +11,7 @@ from treadle.model.status import Status
 from treadle.policy.lifecycle import Completed, Failed
 from treadle.queue import steering
 from treadle.store.values import CancelRequest, Touch
+from treadle.store.views import ProcessId
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, SECOND, TOPIC, Workbench
 
@@ -95,6 +96,36 @@ class LeaseContract(ContractPart):
         await bench.store.close_lease(NOBODYS_LEASE)
         with pytest.raises(LeaseLost):
             await bench.claim(lease=NOBODYS_LEASE)
+
+    async def test_leases_of_a_home_name_their_processes(self, bench: Workbench) -> None:
+        store = bench.store
+        one, other = ProcessId("boot-1", 7, 100), ProcessId("boot-1", 8, 101)
+        leases = [await store.open_lease(f"w{one.pid}", HOUR, one._asdict()) for one in (one, other)]
+        await store.open_lease("elsewhere", HOUR, ProcessId("boot-2", 7, 100)._asdict())
+        await store.open_lease("external", HOUR)
+        assert sorted(await store.leases_of("boot-1")) == [(leases[0], one), (leases[1], other)]
+        assert await store.leases_of("boot-3") == []
+
+    async def test_the_lease_of_a_dead_process_is_closed_only_if_it_names_that_process(self, bench: Workbench) -> None:
+        store, dead = bench.store, ProcessId("boot-1", 7, 100)
+        (id,) = await bench.enqueue(1)
+        lease = await store.open_lease("killed", HOUR, dead._asdict())
+        await bench.claim_one(lease=lease)
+        others = [dead._replace(home="boot-2"), dead._replace(pid=8), dead._replace(started=101)]
+        assert not any([await store.close_lease(lease, owner) for owner in others])
+        assert await bench.reap() == []
+        assert await store.renew(lease, HOUR)
+        assert await store.close_lease(lease, dead)
+        assert not await store.close_lease(lease, dead), "only one of two tells that it did"
+        assert await store.leases_of("boot-1") == []
+        assert [one.id for one in await bench.reap()] == [id]
+        assert (await bench.claim_one()).attempt == 2
+
+    async def test_the_lease_of_an_external_worker_names_no_process(self, bench: Workbench) -> None:
+        store = bench.store
+        lease = await store.open_lease("external", HOUR, {"topics": [TOPIC], "slots": 0})
+        assert not await store.close_lease(lease, ProcessId("boot-1", 7, 100))
+        assert await store.renew(lease, HOUR)
 
     async def test_closing_twice_changes_nothing(self, bench: Workbench) -> None:
         lease = await bench.lease()

@@ -8,7 +8,7 @@ import pytest
 
 from treadle.model.errors import LeaseLost
 from treadle.policy.lifecycle import Released
-from treadle.store.values import Claimed, TopicRate, Wants
+from treadle.store.values import Claimed, TopicOptions, Wants
 from treadle.store.views import RateReached
 from treadle.testing.contract.gates import CLIENTS
 from treadle.testing.contract.suite import ContractPart
@@ -19,7 +19,7 @@ class RateContract(ContractPart):
     """Never more than n starts in any window of `per`."""
 
     async def limit(self, bench: Workbench, n: int, per_ms: int, topic: str = TOPIC) -> None:
-        await bench.store.write_records([], rates=[TopicRate(topic, n, per_ms)])
+        await bench.store.write_records([], topics=[TopicOptions(topic, n, per_ms)])
 
     async def test_no_more_than_n_in_a_window(self, bench: Workbench) -> None:
         await self.limit(bench, 3, HOUR)
@@ -91,7 +91,7 @@ class RateContract(ContractPart):
         await bench.claim(5)
         await self.limit(bench, 3, HOUR)
         assert [job.id for job in await bench.claim(5)] == ids[1:3]
-        await bench.store.write_records([], rates=[TopicRate(TOPIC, None, None)])
+        await bench.store.write_records([], topics=[TopicOptions(TOPIC, None, None)])
         assert [job.id for job in await bench.claim(5)] == ids[3:]
 
     async def test_a_new_limit_is_kept_by_all_stores_soon(self, bench: Workbench) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from treadle.model.errors import InvalidInput, KeyReused, VersionConflict
 from treadle.store.protocol import Store
-from treadle.store.values import Inserted, Record, RecordWrite, TopicRate
+from treadle.store.values import Inserted, Record, RecordWrite, TopicOptions
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import HOUR, MINUTE, TOPIC, Workbench, new_job
 
@@ -332,7 +332,7 @@ class RecordContract(ContractPart):
             RecordWrite("template", "b", "b", "[]", version=version),
         ]
         with pytest.raises(VersionConflict):
-            await bench.store.write_records(writes, atomic=True, rates=[TopicRate(TOPIC, 1, HOUR)])
+            await bench.store.write_records(writes, atomic=True, topics=[TopicOptions(TOPIC, 1, HOUR)])
         assert await bench.store.find_records("template") == [old]
         await bench.enqueue(2)
         assert len(await bench.claim(2)) == 2, "the rate was not stored"
@@ -340,13 +340,13 @@ class RecordContract(ContractPart):
     async def test_a_taken_key_never_drops_the_rates_that_come_with_it(self, bench: Workbench) -> None:
         [old, _] = await bench.store.write_records([RecordWrite("template", id, id, "{}") for id in ("a", "b")])
         writes = [RecordWrite("template", "a", "b", "[]", version=1), RecordWrite("template", "c", "c", "{}")]
-        rates = [TopicRate(TOPIC, 1, HOUR)]
+        topics = [TopicOptions(TOPIC, 1, HOUR)]
         with pytest.raises(InvalidInput, match="atomic=True"):
-            await bench.store.write_records(writes, rates=rates)
+            await bench.store.write_records(writes, topics=topics)
         with pytest.raises(VersionConflict):
-            await bench.store.write_records(writes, atomic=True, rates=rates)
+            await bench.store.write_records(writes, atomic=True, topics=topics)
         assert [one.id for one in await bench.store.find_records("template")] == ["a", "b"]
-        written = await bench.store.write_records(writes[1:], atomic=True, rates=rates)
+        written = await bench.store.write_records(writes[1:], atomic=True, topics=topics)
         assert [one and one.id for one in written] == ["c"]
         assert await bench.store.get_records([("template", "a")]) == [old]
         await bench.enqueue(2)

@@ -169,6 +169,39 @@ class PauseContract(ContractPart):
         await bench.pass_time(2 * HOUR)
         assert [job.id for job in await bench.claim(5)] == ids
 
+    async def test_a_group_is_paused_with_the_topics_that_come_later(self, bench: Workbench) -> None:
+        for topic in ("mail.digest", "mailing"):
+            await bench.enqueue_one(topic=topic)
+        await bench.store.pause("mail.*")
+        await bench.enqueue_one(topic="mail.welcome")
+        await bench.enqueue_one(topic="mail.welcome", capability="gpu")
+        topics = ["mail.digest", "mail.welcome", "mailing"]
+        assert [job.topic for job in await bench.claim(9, topics=topics, capabilities=["gpu"])] == ["mailing"]
+        paused = [topic.topic for topic in await bench.store.topics() if topic.paused_until is not None]
+        assert paused == ["mail.*", "mail.digest", "mail.welcome"]
+        await bench.store.pause("mail.*", 0)
+        assert len(await bench.claim(9, topics=topics, capabilities=["gpu"])) == 3
+        await bench.enqueue_one(topic="mail.new")
+        assert [job.topic for job in await bench.claim(9, topics=["mail.new"])] == ["mail.new"]
+
+    async def test_one_topic_of_a_paused_group_can_be_resumed(self, bench: Workbench) -> None:
+        await bench.store.pause("mail.*")
+        for topic in ("mail.digest", "mail.welcome"):
+            await bench.enqueue_one(topic=topic)
+        await bench.store.pause("mail.digest", 0)
+        await bench.enqueue_one(topic="mail.digest", capability="gpu")
+        topics = ["mail.digest", "mail.welcome"]
+        claimed = await bench.claim(9, topics=topics, capabilities=["gpu"])
+        assert [job.topic for job in claimed] == ["mail.digest"] * 2
+
+    async def test_a_pause_of_a_group_ends_by_itself(self, bench: Workbench) -> None:
+        await bench.store.pause("mail.*", await bench.store.now() + HOUR)
+        await bench.enqueue_one(topic="mail.digest")
+        assert await bench.claim(5, topics=["mail.digest"]) == []
+        await bench.pass_time(2 * HOUR)
+        assert len(await bench.claim(5, topics=["mail.digest"])) == 1
+        assert [topic.paused_until for topic in await bench.store.topics()] == [None]
+
     async def test_a_pause_of_an_unused_topic(self, bench: Workbench) -> None:
         await bench.store.pause("later.used")
         assert [(topic.topic, topic.paused_until is not None) for topic in await bench.store.topics()] == [

@@ -205,6 +205,15 @@ class CheckpointContract(ContractPart):
         key = StepKey("fetch")
         assert await bench.store.step_results(job.n, [key]) == {key: large}
 
+    async def test_lists_come_without_the_results_of_steps(self, bench: Workbench) -> None:
+        id = await bench.enqueue_one(steps=FLOW)
+        job = await bench.claim_one()
+        await bench.store.checkpoint(job.lease, [checkpoint(job, write("fetch", result='{"a":1}'))])
+        [listed] = await bench.store.list(Listing())
+        whole, *others = (await bench.job(id)).steps
+        assert (whole["result"], whole["resultSize"]) == ({"a": 1}, 7)
+        assert listed.steps == [{**whole, "result": None}, *others]
+
     async def test_the_runs_of_a_step_come_in_pages(self, bench: Workbench) -> None:
         id = await bench.enqueue_one()
         job = await bench.claim_one()

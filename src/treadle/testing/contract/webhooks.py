@@ -412,6 +412,28 @@ class DeliveryContract(ContractPart):
         assert await claimed(bench) == []
         assert (await deliveries(bench, id))[0].status is FAILED
 
+    async def test_an_endpoint_may_be_deleted_while_something_is_sent_to_it(self, bench: Workbench) -> None:
+        await endpoint(bench)
+        id = await ended(bench)
+        (one,) = await claimed(bench)
+        await bench.store.delete_records([(KIND, "ops")])
+        assert await settle(bench, one, DisableEndpoint("410"), Try(410))
+        assert (await deliveries(bench, id))[0].status is FAILED
+        assert await bench.store.get_records([(KIND, "ops"), (STATE_KIND, "ops")]) == [None, None]
+
+    async def test_many_tries_are_written_together(self, bench: Workbench) -> None:
+        await endpoint(bench)
+        ids = await bench.enqueue(120)
+        assert not await bench.store.settle([settlement(job, Completed()) for job in await bench.claim(120)])
+        taken = await claimed(bench, limit=200, per_host=200)
+        assert len(taken) == 120
+        later = await bench.store.now() + HOUR
+        verdicts: list[tuple[Verdict, Try]] = [(Delivered(), OK), (TryAgain(later), BROKEN), (GaveUp(), BROKEN)]
+        settled = [SettledDelivery(one, verdicts[i % 3][1], verdicts[i % 3][0]) for i, one in enumerate(taken)]
+        assert not await bench.store.settle_deliveries(settled)
+        found = [(await deliveries(bench, id))[0].status for id in ids]
+        assert [found.count(status) for status in (DELIVERED, PENDING, FAILED)] == [40, 40, 40]
+
     async def test_an_endpoints_state_is_kept(self, bench: Workbench) -> None:
         await endpoint(bench)
         await ended(bench)

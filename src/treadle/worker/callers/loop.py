@@ -17,7 +17,7 @@ from typing import Any
 from treadle.model.errors import Suspend
 from treadle.model.raised import not_ctrl_c
 from treadle.policy.judgement import CallResult
-from treadle.queue.handlers.context import Context, HandlerServices
+from treadle.queue.handlers.context import Context, HandlerServices, close_context, running_handler
 from treadle.worker.call import Begun, ServedCall
 
 
@@ -35,18 +35,17 @@ class LoopCaller:
         try:
             coroutine = function.invoke(context, payload)
             variables = copy_context()
+            variables.run(running_handler.set, (call, self._services, payload, context))
             waits_for = variables.run(coroutine.send, None)
         except StopIteration as returned:
             value = returned.value
         except BaseException as error:  # cancels and exits of a handler end the job, not the worker
-            if context:
-                context._close()
+            close_context(call, context)
             return function.raised(call, not_ctrl_c(error))
         else:
             return self._rest(call, context, variables, coroutine, waits_for)
         # Outside of `except`: the error of a result that can't be stored would show the whole StopIteration.
-        if context:
-            context._close()
+        close_context(call, context)
         return function.returned(call, value)
 
     async def _rest(
@@ -70,8 +69,7 @@ class LoopCaller:
             return call.function.raised(call, not_ctrl_c(error))
         finally:
             call.on_interrupt = None
-            if context:
-                context._close()
+            close_context(call, context)
         return call.function.returned(call, value)
 
 

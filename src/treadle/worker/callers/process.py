@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import itertools
 import logging
 import pickle
 import signal
+import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
+from pathlib import Path
 from typing import Any
 
 from treadle.model.errors import InvalidInput, JobCancelled
 from treadle.model.handler import Handler
-from treadle.policy.judgement import STOPPED, CallResult, Cause, Raised, Returned
+from treadle.policy.judgement import STOPPED, CallResult, Cause, Interrupt, Raised, Returned
 from treadle.queue.handlers.flows import FlowHandler, FlowStep
 from treadle.queue.handlers.hooks import Middleware
 from treadle.queue.handlers.steps import StepRecord, Wait
 from treadle.telemetry import tracing
 from treadle.telemetry.log_context import facts_of
-from treadle.worker.call import Begun, Call
+from treadle.worker.call import Begun, Call, Function
 from treadle.worker.child import wire
 from treadle.worker.child.handle import START_S, Child, ProcessDied
 from treadle.worker.errors import describe
@@ -35,6 +38,9 @@ from treadle.worker.services import LoopServices
 # Between SIGTERM at a call's time limit and SIGKILL, so that the call ends within a second.
 KILL_AFTER_S = 0.8
 _numbers = itertools.count(1)
+
+Inside = tuple[tuple[str, str], ...]
+"""Steps with their keys, from the outermost."""
 
 
 def check_findable(handler: Handler, middleware: list[Middleware]) -> None:
@@ -47,6 +53,23 @@ def check_findable(handler: Handler, middleware: list[Middleware]) -> None:
                 f"{handler.topic}: {name} can't run in a process, which imports it by name; "
                 "move it to the top level of its module"
             )
+    check_main()
+
+
+def check_main() -> None:
+    """A process imports the program's script again, and without a guard the script would run a second time there."""
+    script = getattr(sys.modules.get("__main__"), "__file__", None)
+    if script is None or getattr(sys.modules["__main__"], "__spec__", None) is not None:
+        return
+    try:
+        text = Path(script).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    if script.endswith(".py") and "__main__" not in text:
+        raise InvalidInput(
+            f"process=True starts a process that imports {Path(script).name} again, and would run it from its start; "
+            'put what it does under: if __name__ == "__main__":'
+        )
 
 
 class ProcessCaller:
@@ -58,6 +81,24 @@ class ProcessCaller:
 
     def begin(self, call: Call) -> Begun:
         return Conversation(call, self).hold()
+
+    async def call_step(
+        self, outer: Call, inside: Inside, handler: Handler, payload: str, timeout_s: float, finish_ms: int | None
+    ) -> CallResult | TimeoutError:
+        """Call a task's function as a step of another handler, whose call waits for it."""
+        check_findable(handler, [])
+        call = StepInProcess(outer, inside, handler, payload, timeout_s, finish_ms)
+        outer.attempt.open(call)
+        try:
+            result = await _held(call, Conversation(call, self).hold())
+        finally:
+            outer.attempt.close(call)
+        interrupt = call.interruption()
+        if interrupt is not None and interrupt.cause is Cause.TIMEOUT:
+            return TimeoutError(interrupt.reason)
+        if interrupt is not None and isinstance(result, Raised):
+            raise interrupt.error()
+        return result
 
     async def borrow(self) -> Child:
         while self._idle:
@@ -93,6 +134,37 @@ class ProcessCaller:
         self.closed = True
         for child in self._children:
             child.signal(signal.SIGKILL)
+
+
+class StepInProcess(Call):
+    """A step that its handler runs in a process, because its task says so."""
+
+    def __init__(
+        self, outer: Call, inside: Inside, handler: Handler, payload: str, timeout_s: float, finish_ms: int | None
+    ) -> None:
+        function = Function(handler)
+        function.timeout_s = timeout_s
+        super().__init__(outer.attempt, function, payload, time.monotonic() + timeout_s)
+        self.parent, self.inside = outer, inside
+        self.step, self.key = inside[-1]
+        self.finishes_by = None if finish_ms is None else time.monotonic() + finish_ms / 1000
+
+    def begin(self, now: float) -> None:
+        """Its handler began before."""
+        self.deadline = now + self.function.timeout_s
+
+
+async def _held(call: Call, conversation: Coroutine[Any, Any, CallResult]) -> CallResult:
+    """The result. A handler that stops waiting for the step, as at its own time limit, ends its process."""
+    holding = asyncio.ensure_future(conversation)
+    try:
+        return await asyncio.shield(holding)
+    except asyncio.CancelledError:
+        call.stop(Interrupt(Cause.SHUTDOWN, "nothing waits for the step any more"))
+        while not holding.done():
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.wait({holding})
+        raise
 
 
 class Conversation:
@@ -178,7 +250,7 @@ class Conversation:
     async def _listen(self, child: Child) -> CallResult:
         call = self._call
         functions = [_place(one) for one in (call.function.handler.function, *call.function.middleware)]
-        job = list(call.job._replace(steps=None))
+        job = list(call.job._replace(steps=None, payload=call.payload))
         steps = call.attempt.steps
         results = steps.results() if steps is not None else {}
         child.send(
@@ -190,9 +262,11 @@ class Conversation:
                 "step": call.step,
                 "key": call.key,
                 "item": call.item,
+                "inside": call.inside,
                 "results": results,
                 "lists": steps.lists() if steps is not None else {},
                 "types": _types(call.function.handler, results),
+                "step_result_bytes": call.step_result_bytes,
             }
         )
         while True:
@@ -225,6 +299,8 @@ class Conversation:
 
     async def _idle(self) -> None:
         """A branch that heard of its step's end may ask for the next one first: requests and this answer keep order."""
+        if self._over is None or self._over.done():
+            return
         assert self._child
         number = next(_numbers)
         idle = self._until_idle[number] = asyncio.get_running_loop().create_future()
@@ -241,8 +317,8 @@ class Conversation:
 
     async def _asked(self, request: wire.Message) -> Any:
         match request:
-            case {"for": "heartbeat"}:
-                return await self._caller.services.heartbeat(self._call)
+            case {"for": "heartbeat", "lease_ms": lease_ms}:
+                return await self._caller.services.heartbeat(self._call, lease_ms)
             case {"for": "emit", "channel": channel, "text": text}:
                 return await self._caller.services.emit(self._call, channel, text)
             case {"for": "enqueue", "topic": topic, "payload": payload}:
@@ -252,6 +328,8 @@ class Conversation:
                 options = wire.enqueue_options(request)
                 services = self._caller.services
                 return wire.job_message(await services.enqueue_with_outcome(self._call, topic, payload, options, step))
+            case {"for": "children", "request": asked}:
+                return await self._caller.services.children(self._call, wire.child_request(asked))
             case {"for": "database"}:
                 return list(self._caller.services.resources.database)
             case {"for": "recall", "name": name, "key": key, "finish_ms": finish_ms, "item": item}:

@@ -20,7 +20,7 @@ import select
 import signal
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
@@ -28,13 +28,15 @@ from pydantic_core import from_json
 
 from treadle.model.errors import InvalidInput, LeaseLost, Suspend
 from treadle.model.handler import Handler, ResultType, result_type
+from treadle.model.payload import MAX_BYTES
 from treadle.model.template import Template
 from treadle.policy.judgement import CallResult, Cause, Interrupt, Returned
+from treadle.queue.handlers.children import ChildRequest
 from treadle.queue.handlers.context import Context
 from treadle.queue.handlers.flows import Results
 from treadle.queue.handlers.hooks import is_async
 from treadle.queue.handlers.mapped import MapStart, set_item, without_item
-from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited, item_key
+from treadle.queue.handlers.steps import TURNS, Known, StepRecord, Wait, Waited, item_key, set_outer_steps
 from treadle.queue.listeners import silence
 from treadle.store.values import Claimed, UserDatabase
 from treadle.telemetry import tracing
@@ -50,6 +52,8 @@ from treadle.worker.threads import PLACES, Threads
 
 # How often an idle child checks whether its worker is still alive.
 PARENT_CHECK_S = 1.0
+# What a call knows besides its job.
+_ABOUT_A_CALL = ("step", "results", "types", "step_result_bytes")
 # The worker gives the reason before it sends SIGTERM, but another thread has to read it first.
 TOLD_WITHIN_S = 0.2
 
@@ -125,7 +129,9 @@ class WorkerLine:
         match message:
             case {"is": "run", "job": job}:
                 about = {
-                    name: message[name] for name in ("step", "results", "types", "key", "lists") if name in message
+                    name: message[name]
+                    for name in ("step", "results", "types", "key", "lists", "step_result_bytes", "inside")
+                    if name in message
                 }
                 self.call = ChildCall(Claimed(*job), self, **about)
                 self.work.put((self.call, message))
@@ -171,6 +177,7 @@ class ChildCall:
     error: BaseException | None = None
     suspended: Suspend | None = None
     task: asyncio.Task[Any] | None = None
+    asked_context: Context | None = None
 
     def __init__(
         self,
@@ -181,8 +188,12 @@ class ChildCall:
         types: Mapping[str, wire.Message] | None = None,
         key: str = "",
         lists: Mapping[str, int] | None = None,
+        step_result_bytes: int = MAX_BYTES,
+        inside: Sequence[Sequence[str]] = (),
     ) -> None:
         self.job = job
+        self.step_result_bytes = step_result_bytes
+        self.inside = inside
         self.step = step
         self.key = key
         self._lists = lists or {}
@@ -255,14 +266,15 @@ class ChildServices:
     """Sends requests to the worker over the socket."""
 
     blocking = True
+    call_in_process = None
     describe = staticmethod(describe)
     time_limit = staticmethod(time_limit)
 
     def __init__(self, call: ChildCall) -> None:
         self._call = call
 
-    def heartbeat(self, call: ChildCall) -> Any:
-        return self._ask({"for": "heartbeat"}).result()
+    def heartbeat(self, call: ChildCall, lease_ms: int | None = None) -> Any:
+        return self._ask({"for": "heartbeat", "lease_ms": lease_ms}).result()
 
     def emit(self, call: ChildCall, channel: str, text: str) -> Any:
         return self._ask({"for": "emit", "channel": channel, "text": text}).result()
@@ -306,6 +318,9 @@ class ChildServices:
     def wait_step(self, call: ChildCall, wait: Wait) -> Any:
         return Waited(*self._ask({"for": "wait", "wait": list(wait)}).result())
 
+    def children(self, call: ChildCall, request: ChildRequest) -> Any:
+        return self._ask(wire.children_request(request)).result()
+
     def _ask(self, request: wire.Message) -> Future[Any]:
         if self._call.over:
             raise LeaseLost(f"job {self._call.job.id} is over")
@@ -324,6 +339,9 @@ class ChildLoopServices(ChildServices):
 
     def thread_place(self, call: ChildCall) -> asyncio.Semaphore:
         return self._places
+
+    def for_threads(self, call: ChildCall) -> ChildServices:
+        return ChildServices(call)
 
     def database(self) -> Any:
         return self.resources.connection() or self.resources.pool()
@@ -350,8 +368,11 @@ class ChildLoopServices(ChildServices):
     async def wait_step(self, call: ChildCall, wait: Wait) -> Any:
         return Waited(*await asyncio.wrap_future(self._ask({"for": "wait", "wait": list(wait)})))
 
-    async def heartbeat(self, call: ChildCall) -> Any:
-        return await asyncio.wrap_future(self._ask({"for": "heartbeat"}))
+    async def children(self, call: ChildCall, request: ChildRequest) -> Any:
+        return await asyncio.wrap_future(self._ask(wire.children_request(request)))
+
+    async def heartbeat(self, call: ChildCall, lease_ms: int | None = None) -> Any:
+        return await asyncio.wrap_future(self._ask({"for": "heartbeat", "lease_ms": lease_ms}))
 
     async def emit(self, call: ChildCall, channel: str, text: str) -> Any:
         return await asyncio.wrap_future(self._ask({"for": "emit", "channel": channel, "text": text}))
@@ -375,6 +396,7 @@ def _work(call: ChildCall, message: wire.Message) -> CallResult:
         return describe(error)
     call.line.send({"is": "begun"})
     running_job.set(call.job)
+    set_outer_steps(call.inside)
     try:
         with tracing.continuing(message["span"]):
             if is_async(call.function.handler.function):

@@ -14,6 +14,7 @@ from pydantic_core import to_jsonable_python
 from treadle.model import errors
 from treadle.model.job import EPOCH, Job
 from treadle.model.status import Status
+from treadle.queue.handlers.children import ChildRequest
 from treadle.queue.handlers.steps import StepRecord
 
 _LENGTH = struct.Struct("!I")
@@ -117,6 +118,20 @@ def items_request(name: str, first: int, last: int) -> Message:
 
 def record_request(record: StepRecord | None, name: str, key: str) -> Message:
     return {"for": "record", "record": record and list(record), "name": name, "key": key}
+
+
+def children_request(request: ChildRequest) -> Message:
+    packed = request._replace(
+        options={name: _packed(value) for name, value in request.options.items()},
+        items=[(key, place, to_jsonable_python(payload)) for key, place, payload in request.items],
+    )
+    return {"for": "children", "request": list(packed)}
+
+
+def child_request(message: list[Any]) -> ChildRequest:
+    request = ChildRequest(*message)
+    options = {name: _unpacked(value) for name, value in request.options.items()}
+    return request._replace(options=options, items=[(key, place, payload) for key, place, payload in request.items])
 
 
 # -- errors ------------------------------------------------------------------------------------------

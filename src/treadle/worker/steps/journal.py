@@ -262,6 +262,11 @@ class StepJournal:
         self._unknown.pop(step, None)
         return self.checkpoint([self._write(step, flow.began(self._under_way.get(step, 1)))])
 
+    def has_child(self, step: StepKey, known: ClaimedStep) -> None:
+        """Its children were made, and its row was stored with them."""
+        self._keep(step, known)
+        self._has_steps = self._flagged = True
+
     # -- follow-up jobs --------------------------------------------------------------------------
 
     def follow_up(self, step: StepKey, job: NewJob) -> bool:
@@ -433,15 +438,18 @@ class StepJournal:
     def effects(self, outcome: Outcome) -> Effects | None:
         """Waits of a handler begin only if the attempt ends because of them."""
         last = list(self._last)
+        awaits: list[StepKey] = []
         if outcome is self.suspended:
             for step, one in self.branches.blocked_steps():
+                if one.pause.kind == "child":
+                    awaits.append(step)
                 if (wait := one.rest_of_wait()) is not None:
                     last.append(self._write(step, wait, waited_ms=one.passed_ms()))
         if isinstance(outcome, Failed) and outcome.error_type in WAIT_ERRORS:
             for step, (failed, _) in self._failed_waits.items():
                 last.append(self._write(step, flow.given_up(failed.attempt, failed.error)))
         # Even if there is nothing to add: a job that has steps in the database is not settled as one without.
-        return Effects(steps=tuple(last)) if last or self._has_steps else None
+        return Effects(steps=tuple(last), awaits=tuple(awaits)) if last or self._has_steps else None
 
 
 def _is_unread(step: ClaimedStep) -> bool:

@@ -11,6 +11,7 @@ import logging
 import math
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from treadle.model.errors import FollowUpRefused, JobCancelled, LeaseLost, Refused, StepEnded
@@ -51,11 +52,11 @@ class StepServices:
         if call.when_idle and (turn := self.turn(call)):
             await turn
         self.check(call)
-        task = _task_of(call)
+        task = task_of(call)
         found = steps.begin(step, task)
         if found is not None and found.state in DONE:
             with steps.branches.moving():
-                return Known(True, await self._result(call.attempt, steps, step, found), 0)
+                return Known(True, await self.result(call.attempt, steps, step, found), 0)
         tries = flow.tries_before(found.state, found.attempt) if found else 0
         if item is not None:
             steps.begin_item(step, item)
@@ -89,7 +90,7 @@ class StepServices:
         if active is not None and active.must_finish is not None:
             attempt.close(active.must_finish)
 
-    async def _result(self, attempt: Attempt, steps: StepJournal, step: StepKey, found: ClaimedStep) -> str | None:
+    async def result(self, attempt: Attempt, steps: StepJournal, step: StepKey, found: ClaimedStep) -> str | None:
         if found.result is None and found.result_size:
             steps.read(await self._store.step_results(attempt.job.n, [step]))
             return (steps.get(step) or found).result
@@ -142,17 +143,21 @@ class StepServices:
 
     async def wait(self, call: Call, wait: Wait) -> Waited:
         """What became of a wait; if it goes on, its row is written with the end of this attempt."""
+        return await self.waiting(call, lambda branch: self._wait(call, wait, branch))
+
+    async def waiting(self, call: Call, wait: Callable[[object], Awaitable[Waited]]) -> Waited:
+        """What a branch of the handler waits for, once it has its turn and may begin."""
         steps = steps_of(call.attempt)
         if call.when_idle and (turn := self.turn(call)):
             await turn
         self.check(call)
-        task = _task_of(call)
+        task = task_of(call)
         if task is None:
-            return await self._wait(call, wait, None)
+            return await wait(None)
         place = call, task
         steps.waits[place] = steps.waits.get(place, 0) + 1
         try:
-            return await self._wait(call, wait, task)
+            return await wait(task)
         finally:
             steps.waits[place] -= 1
             if not steps.waits[place]:
@@ -161,13 +166,13 @@ class StepServices:
     async def _wait(self, call: Call, wait: Wait, branch: object) -> Waited:
         steps, step = steps_of(call.attempt), StepKey(wait.name, wait.key)
         if wait.retries:
-            return await self._block(call, wait, Pause("retry", shown_step(*step), wait.timeout_ms))
+            return await self.block(call, wait, Pause("retry", shown_step(*step), wait.timeout_ms))
         if wait.refused is not None:
             return await self._waits_again(call, wait, step)
         found = steps.begin(step, branch)
         if found is not None and found.state is StepState.COMPLETED:
             with steps.branches.moving():
-                return Waited("done", await self._result(call.attempt, steps, step, found))
+                return Waited("done", await self.result(call.attempt, steps, step, found))
         if found is not None and found.state is StepState.FAILED and found.error_type is not None:
             return _failed(steps, found, branch)
         reply = steps.early_answer(step)
@@ -214,12 +219,12 @@ class StepServices:
     async def _goes_on(self, call: Call, wait: Wait, found: ClaimedStep | None, left_ms: int | None) -> Waited:
         pause = Pause("sleep" if wait.sleeps else "answer", shown_step(wait.name, wait.key), left_ms)
         if found is not None and found.state is StepState.WAITING:
-            return await self._block(call, wait, pause)
+            return await self.block(call, wait, pause)
         steps_of(call.attempt).place(wait.name, wait.key)  # places follow the order of beginnings
         begins = flow.waits(found.attempt if found else 0, wait.timeout_ms, wait.schema)
-        return await self._block(call, wait, pause, begins)
+        return await self.block(call, wait, pause, begins)
 
-    async def _block(self, call: Call, wait: Wait, pause: Pause, begins: StepChange | None = None) -> Waited:
+    async def block(self, call: Call, wait: Wait, pause: Pause, begins: StepChange | None = None) -> Waited:
         """Other branches of the handler go on; the job is set aside when none is left that could."""
         branches, step = steps_of(call.attempt).branches, StepKey(wait.name, wait.key)
         outer = frozenset(StepKey(*one) for one in wait.inside)
@@ -282,7 +287,7 @@ def _failed(steps: StepJournal, wait: ClaimedStep, branch: object) -> Waited:
     return Waited("failed", None, wait.error, wait.error_type)
 
 
-def _task_of(call: Call) -> asyncio.Task[Any] | None:
+def task_of(call: Call) -> asyncio.Task[Any] | None:
     """The branch of a handler that runs on this loop."""
     return asyncio.current_task() if call.function.handler.kind == "async" else None
 

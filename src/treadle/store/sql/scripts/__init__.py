@@ -23,13 +23,17 @@ from treadle.store.sql.scripts.follow_ups import checkpoint_and_follow_up
 from treadle.store.sql.scripts.insert import insert
 from treadle.store.sql.scripts.lanes import register_lanes
 from treadle.store.sql.scripts.limits import then_wake
+from treadle.store.sql.scripts.make_children import make_children
 from treadle.store.sql.scripts.output import prune_output, write_output
+from treadle.store.sql.scripts.pauses import keep_pause, pause_group
 from treadle.store.sql.scripts.records import insert_with_records, write_records
 from treadle.store.sql.scripts.settle import release_unknown, settle, split_lease
+from treadle.store.sql.scripts.stale import mark_stale
 from treadle.store.sql.scripts.steer import Steering, Undone, steer
 from treadle.store.sql.scripts.steps import Answering, answer, checkpoint
 from treadle.store.sql.scripts.times import times_of
 from treadle.store.sql.scripts.upkeep import (
+    forget,
     prune,
     reap,
     tidy,
@@ -47,9 +51,14 @@ __all__ = [
     "checkpoint_and_follow_up",
     "claim",
     "claim_deliveries",
+    "forget",
     "insert",
     "insert_with_records",
+    "keep_pause",
+    "make_children",
+    "mark_stale",
     "not_found",
+    "pause_group",
     "poll",
     "prune",
     "prune_output",

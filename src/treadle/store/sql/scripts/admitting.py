@@ -24,6 +24,7 @@ from treadle.policy.admission import (
     replaced_by,
     wanted,
 )
+from treadle.policy.retention import Rules
 from treadle.policy.rules import always
 from treadle.store.sql.rows import UNCANCELABLE, job_from_row, view_row
 from treadle.store.sql.scripts.common import LOOKS, Script
@@ -102,7 +103,7 @@ def _with_documents(live: Mapping[str, Sequence[LiveJob]]) -> Script[dict[str, S
     """For callers who may not cancel everything: a rule may name any field of a job."""
     ids = sorted({job.id for jobs in live.values() for job in jobs})
     rows = (yield "jobs_by_id", [{"id": id_} for id_ in ids]) if ids else []
-    found = {job.id: job.as_json() for job in (job_from_row(view_row(row), 0, from_json) for row in rows)}
+    found = {job.id: job.as_json() for job in (job_from_row(view_row(row), Rules(), from_json) for row in rows)}
     return {key: [job._replace(document=found.get(job.id)) for job in jobs] for key, jobs in live.items()}
 
 

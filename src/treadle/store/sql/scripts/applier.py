@@ -17,6 +17,7 @@ from treadle.model.status import Status
 from treadle.policy.consequences import BEHIND, HELD, LATER, NOTHING_FREED, PARKED, READY, Consequences, Place, after
 from treadle.policy.history import Ending
 from treadle.store.sql.rows import NOBODY, traits_in
+from treadle.store.sql.scripts.children import tell_parents
 from treadle.store.sql.scripts.common import MovingJob, Script, event_row, numbers, tally_row
 from treadle.store.sql.scripts.ended import erase
 from treadle.store.sql.scripts.limits import leave_ready, leave_running
@@ -37,11 +38,13 @@ def apply(moves: Moves, now: int) -> Script[None]:
     yield from _end(moves)
     yield from _free(moves)
     yield from _put(moves)
+    yield from _cancel_children(moves)
     yield from _move_steps(moves, now)
     yield from _tell(moves, now)
     yield from _park(moves, now)
     yield from _note(moves)
     yield from _offer(moves, now)
+    yield from _tell_parents(moves, now)
     yield from _wake(moves)
     yield from _pause(moves)
 
@@ -120,6 +123,13 @@ def _put(moves: Moves) -> Script[None]:
 _PLACES: Sequence[tuple[Place, str]] = ((LATER, "place_later"), (READY, "place_ready"))
 
 
+def _cancel_children(moves: Moves) -> Script[None]:
+    """Before the steps that wait for them are ended."""
+    reasons = [{"n": job.facts.n, "reason": what.cancels_children} for job, what in moves if what.cancels_children]
+    if reasons:
+        yield "cancel_children", reasons
+
+
 def _move_steps(moves: Moves, now: int) -> Script[None]:
     yield from interrupt([(job.facts.n, one) for job, what in moves for one in what.steps], now)
     if anew := [job.facts.n for job, what in moves if what.restarts_clock]:
@@ -152,6 +162,12 @@ def _offer(moves: Moves, now: int) -> Script[None]:
     """To webhooks."""
     if offers := [(job.facts, what.offers) for job, what in moves if what.offers]:
         yield from offer(offers, now)
+
+
+def _tell_parents(moves: Moves, now: int) -> Script[None]:
+    ended = [(job.facts, what.parents) for job, what in moves if what.parents]
+    if ended:
+        yield from tell_parents(ended, now)
 
 
 def _wake(moves: Moves) -> Script[None]:

@@ -37,6 +37,10 @@ class JobFacts(NamedTuple):
     capability: str
     limit_policy: str | None = None
     limit_most: int | None = None
+    parent_id: str | None = None
+    parent_step: str | None = None
+    """The step of its parent that waits for it; None: none does."""
+    parent_key: str | None = None
 
     @property
     def limit(self) -> Limit | None:

@@ -31,10 +31,13 @@ def advance(limit: int) -> Script[Advanced]:
     return Advanced(len(due) + len(waited), ended, 0 if more else _next(wait, stuck))
 
 
-def stop_replaced() -> Script[None]:
-    """Cancel the running jobs that a user's transaction replaced, after its commit."""
-    if reasons := dict((yield "take_replaced", [])):
+def stop_replaced() -> Script[int]:
+    """Cancel what other transactions have asked for: jobs that a user's transaction replaced, and children of cancelled
+    parents. Returns how many, because these may have children too."""
+    reasons = dict((yield "take_replaced", []))
+    if reasons:
         yield from cancel(reasons)
+    return len(reasons)
 
 
 def _next(wait: int | None, stuck: bool) -> int | None:

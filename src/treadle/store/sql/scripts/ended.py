@@ -40,6 +40,7 @@ _HANGING_ON_A_JOB = (
     "drop_deadlines",
     "drop_steps",
     "drop_step_results",
+    "drop_children",
     "drop_all_answers",
     "drop_output",
     "drop_channels",

@@ -10,7 +10,7 @@ from treadle.model.errors import Refused
 from treadle.policy.admission import Admit, Decision, Existing, Refuse
 from treadle.store.lanes import lane_of
 from treadle.store.requests import request_of
-from treadle.store.sql.rows import EXPIRES, LIMITED, traits_of
+from treadle.store.sql.rows import EXPIRES, LIMITED, PARENT, traits_of
 from treadle.store.sql.scripts.admitting import apply, ask, replace
 from treadle.store.sql.scripts.common import Script, as_facts, numbers
 from treadle.store.sql.scripts.lanes import register_lanes
@@ -50,8 +50,8 @@ def _stop_after_commit(reasons: Mapping[str, str], writer: int) -> Script[None]:
     """
     jobs = as_facts((yield "find_jobs", [{"id": id_} for id_ in reasons]))
     running = {row[0] for row in (yield "find_running", numbers(job.n for job in jobs))} if jobs else set()
-    later = [job.id for job in jobs if job.n in running]
-    if idle := {job.id: reasons[job.id] for job in jobs if job.n not in running}:
+    later = [job.id for job in jobs if job.n in running or job.flags & PARENT]  # a parent's rows are not locked here
+    if idle := {job.id: reasons[job.id] for job in jobs if job.id not in later}:
         later += yield from cancel_idle(idle, writer)  # with the ones that a worker has just claimed
     if later:
         yield "add_replaced", [{"job": id_, "reason": reasons[id_]} for id_ in later]

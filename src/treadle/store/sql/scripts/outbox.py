@@ -10,9 +10,10 @@ from uuid_utils import uuid7
 
 from treadle.model.job import Job, from_ms, rfc3339
 from treadle.model.secrets import hide
-from treadle.model.told_job import is_large, without_documents
+from treadle.model.told_job import shortened
 from treadle.model.webhooks import NewDelivery, Subscriber
 from treadle.policy.delivery import plan
+from treadle.policy.retention import Rules
 from treadle.policy.saved_endpoint import KIND, endpoint_from, subscribers_of
 from treadle.store.secrets import paths_in, records_of
 from treadle.store.sql.rows import WEBHOOK, job_from_row, view_row
@@ -21,6 +22,8 @@ from treadle.store.values import Record
 from treadle.store.views import FOREVER
 
 MOST_ENDPOINTS = 10_000
+NOT_STALE = Rules(stale_after_ms=FOREVER)
+"""For jobs that have only just ended, or go on."""
 READ = "?"
 """Begins the receiver of deliveries that an endpoint reads itself."""
 
@@ -28,7 +31,7 @@ Offer = tuple[JobFacts, str]
 """A job, and the event that webhooks may want to be told of."""
 
 
-def offer(events: Sequence[Offer], now: int, stale_after_ms: int = FOREVER) -> Script[None]:
+def offer(events: Sequence[Offer], now: int, retention: Rules = NOT_STALE) -> Script[None]:
     """Write deliveries for those who want these events. Called last, when the jobs are as the events tell."""
     subscribers = yield from _subscribers()
     wanted = [
@@ -38,7 +41,7 @@ def offer(events: Sequence[Offer], now: int, stale_after_ms: int = FOREVER) -> S
     ]
     if not wanted:
         return
-    jobs = yield from _read([job.n for job, _ in wanted], stale_after_ms)
+    jobs = yield from _read([job.n for job, _ in wanted], retention)
     rows: list[dict[str, Any]] = []
     receivers: dict[str, NewDelivery] = {}
     for facts, event in wanted:
@@ -79,12 +82,8 @@ def new_webhook_id() -> str:
 
 
 def event_body(event: str, at: int, job: Job) -> str:
-    """{type, timestamp, data}. Results of steps never ride in events."""
-    document = job.as_json()
-    document["steps"] = [{**step, "result": None} for step in document["steps"]]
-    data: dict[str, Any] = {"event": event, "at": rfc3339(from_ms(at)), "job": document}
-    if is_large(document):
-        data |= {"job": without_documents(document), "truncated": True}
+    """{type, timestamp, data}."""
+    data, _ = shortened({"event": event, "at": rfc3339(from_ms(at)), "job": job.as_json()})
     return to_json({"type": event, "timestamp": data["at"], "data": data}).decode()
 
 
@@ -110,10 +109,10 @@ def endpoints() -> Script[dict[str, Any]]:
     return {one.id: endpoint_from(one.id, one.body, one.version, one.created_at, one.updated_at) for one in records}
 
 
-def _read(ns: Iterable[int], stale_after_ms: int) -> Script[dict[int, Job]]:
+def _read(ns: Iterable[int], retention: Rules) -> Script[dict[int, Job]]:
     """By number, without what is secret."""
     rows = [view_row(row) for row in (yield "jobs_by_number", numbers(set(ns)))]
-    jobs = {row.n: job_from_row(row, stale_after_ms, from_json) for row in rows}
+    jobs = {row.n: job_from_row(row, retention, from_json) for row in rows}
     origins = {(job.topic, job.template_version) for job in jobs.values()}
     names = [{"kind": kind, "id": id} for kind, id in records_of(origins)]
     found = {(one.kind, one.id): paths_in(one) for one in [Record(*row) for row in (yield "get_records", names)]}

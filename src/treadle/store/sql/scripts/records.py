@@ -1,5 +1,5 @@
 """Records that change together, and with what depends on them: a schedule with the jobs of its slots, a template with
-the rate limit of its topic.
+what stores know of its topic.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from treadle.model.errors import Refused, VersionConflict
 from treadle.store.sql.scripts.common import Script
 from treadle.store.sql.scripts.insert import insert
-from treadle.store.values import Inserted, NewJob, Record, RecordWrite, TopicRate
+from treadle.store.values import Inserted, NewJob, Record, RecordWrite, TopicOptions
 
 
 def write_records(
-    writes: Sequence[RecordWrite], *, atomic: bool = False, rates: Sequence[TopicRate] = ()
+    writes: Sequence[RecordWrite], *, atomic: bool = False, topics: Sequence[TopicOptions] = ()
 ) -> Script[list[Record | None]]:
     answers = yield from _write_each(writes)
     if atomic:
         for one, record in zip(writes, answers, strict=True):
             if record is None:
                 raise VersionConflict(f"{one.kind} {one.id} was changed by another process", kind=one.kind, id=one.id)
-    if rates:
-        yield "set_rates", [one._asdict() for one in sorted(rates, key=lambda one: one.topic)]
+    if topics:
+        yield "set_topics", [one._asdict() for one in sorted(topics, key=lambda one: one.topic)]
     return answers
 
 

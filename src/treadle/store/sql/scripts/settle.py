@@ -9,6 +9,7 @@ from treadle.policy.consequences import Move
 from treadle.policy.lifecycle import Released
 from treadle.store.sql.rows import STEPS
 from treadle.store.sql.scripts.applier import apply_moves
+from treadle.store.sql.scripts.children import look_again
 from treadle.store.sql.scripts.common import (
     JobFacts,
     LeaseOwner,
@@ -62,6 +63,8 @@ def _end(ended: Sequence[tuple[Settlement, MovingJob]], now: int, lease: int) ->
         yield from _tell(as_reported, now)
         yield from _keep_steps(ended, now)
     yield from apply_moves([job for _, job in ended], now)
+    if awaits := {job.facts.n: one.effects.awaits for one, job in ended if one.effects and one.effects.awaits}:
+        yield from look_again(awaits)
     if times := times_of(as_reported, now, lease):
         yield "add_times", times
     yield from _follow_up(as_reported)

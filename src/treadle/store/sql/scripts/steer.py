@@ -20,9 +20,9 @@ from treadle.policy.lifecycle import (
     Requeued,
     Transition,
     decide,
-    is_stale,
 )
 from treadle.policy.rerun import repeated
+from treadle.policy.retention import Rules
 from treadle.store import wakeups
 from treadle.store.requests import returning
 from treadle.store.sql.rows import ONCE, STEPS, traits_in
@@ -51,6 +51,8 @@ class JudgedJob:
     outcome: Outcome | None = None
     transition: Transition | None = None
     steps: tuple[ClaimedStep, ...] = ()
+    awaits_children: bool = False
+    stale_at: int | None = None
 
     @property
     def to(self) -> Transition:
@@ -72,6 +74,8 @@ class Steering:
     """The tally row that counts the endings."""
     changed: Mapping[str, NewJob] = field(default_factory=lambda: NO_CHANGES)
     """By id: jobs that come back with another payload."""
+    may_cancel_children: bool = False
+    """Jobs with steps were cancelled, and perhaps waited for children."""
 
     def refuse(self, job: JobFacts, error: Exception) -> None:
         self.answers[job.id] = Refusal(job.id, error)
@@ -88,19 +92,19 @@ class Undone(Exception):
 def steer(
     ids: Sequence[str],
     judge: Judge,
-    stale_after_ms: int,
+    retention: Rules,
     *,
     dry_run: bool = False,
     changed: Mapping[str, NewJob] = NO_CHANGES,
 ) -> Script[Steering]:
     steering = Steering({id_: not_found(id_) for id_ in ids}, changed=changed)
-    yield from _steer(steering, judge, stale_after_ms, _look)
+    yield from _steer(steering, judge, retention, _look)
     if dry_run:
         raise Undone(steering)
     return steering
 
 
-def _steer(steering: Steering, judge: Judge, stale_after_ms: int, look: Look) -> Script[None]:
+def _steer(steering: Steering, judge: Judge, retention: Rules, look: Look) -> Script[None]:
     ids = list(steering.answers)
     facts = {f.n: f for f in as_facts((yield "find_jobs", [{"id": id_} for id_ in ids]))}
     left = set(facts)
@@ -112,19 +116,19 @@ def _steer(steering: Steering, judge: Judge, stale_after_ms: int, look: Look) ->
         # Its clock was read before it waited for locks, and what was committed meanwhile came first.
         now = max(now, *(one.ended.ended_at if one.ended else 0 for one in found)) if found else now
         left -= {one.facts.n for one in found}
-        yield from _apply(_judged(found, judge, stale_after_ms, now, steering), now, steering)
+        yield from _apply(_judged(found, judge, retention, now, steering), now, steering)
         # Jobs that were found nowhere moved between two of the looks.
 
 
 def cancel(reasons: Mapping[str, str]) -> Script[None]:
     """Cancel jobs that new ones replace, each for its own reason."""
-    yield from steer(list(reasons), lambda job: CancelRequested(reasons[job.id]), 0)
+    yield from steer(list(reasons), lambda job: CancelRequested(reasons[job.id]), Rules())
 
 
 def cancel_idle(reasons: Mapping[str, str], writer: int) -> Script[list[str]]:
     """Cancel the jobs that no worker has; returns the others, of which nothing is locked."""
     steering = Steering({id_: not_found(id_) for id_ in reasons}, writer=writer)
-    yield from _steer(steering, lambda job: CancelRequested(reasons[job.id]), 0, _look_for_idle)
+    yield from _steer(steering, lambda job: CancelRequested(reasons[job.id]), Rules(), _look_for_idle)
     return [id_ for id_, refusal in steering.answers.items() if refusal is not None]
 
 
@@ -158,25 +162,34 @@ def _look(facts: Mapping[int, JobFacts], ns: Collection[int]) -> Script[list[Jud
     left -= {one.facts.n for one in parked}
     for one in [EndedRow(*row) for row in (yield "find_outcomes", numbers(left))] if left else []:
         found.append(JudgedJob(facts[one.n], "ended", Status(one.status), one.attempt, one))
+    with_steps = {one.facts.n for one in found if one.facts.flags & STEPS}
+    if not with_steps:
+        return found
+    awaiting = {row[0] for row in (yield "awaiting", numbers(with_steps))}
     steps = yield from steps_of({one.facts.n for one in found if one.ended and one.facts.flags & STEPS})
-    return [replace_fields(one, steps=steps.get(one.facts.n, ())) for one in found] if steps else found
+    return [
+        replace_fields(one, steps=steps.get(one.facts.n, ()), awaits_children=one.facts.n in awaiting) for one in found
+    ]
 
 
 def _judged(
-    found: Sequence[JudgedJob], judge: Judge, stale_after_ms: int, now: int, steering: Steering
+    found: Sequence[JudgedJob], judge: Judge, retention: Rules, now: int, steering: Steering
 ) -> list[JudgedJob]:
     judged = []
     for one in found:
         job = one.facts
-        stale = one.ended is not None and is_stale(one.ended.ended_at, stale_after_ms, now)
-        state = SteeredJob(job.id, job.topic, one.status, one.attempt, job.max_attempts, stale, one.steps)
+        stale_at = None if one.ended is None else retention.stale_at(job.topic, one.status, one.ended.ended_at, now)
+        stale = stale_at is not None
+        state = SteeredJob(
+            job.id, job.topic, one.status, one.attempt, job.max_attempts, stale, one.steps, one.awaits_children
+        )
         try:
             outcome = judge(state)
             transition = decide(state, outcome)
         except TreadleError as error:
             steering.refuse(job, error)
         else:
-            judged.append(replace_fields(one, outcome=outcome, transition=transition))
+            judged.append(replace_fields(one, outcome=outcome, transition=transition, stale_at=stale_at))
             steering.answers[job.id] = None
     return judged
 
@@ -214,13 +227,14 @@ def _take(verdicts: Iterable[JudgedJob]) -> Script[None]:
 
 
 def _moving(one: JudgedJob, writer: int = 0) -> MovingJob:
-    move = Move(one.status, one.to, was_ready=one.place == "ready", ended=one.ended)
+    move = Move(one.status, one.to, was_ready=one.place == "ready", ended=one.ended, stale_at=one.stale_at)
     return MovingJob(one.facts, move, writer=writer)
 
 
 def _end(verdicts: Sequence[JudgedJob], now: int, steering: Steering) -> Script[None]:
     yield from _take(verdicts)
     yield from apply_moves([_moving(one, steering.writer) for one in verdicts], now)
+    steering.may_cancel_children |= any(one.facts.flags & STEPS for one in verdicts)
     steering.hints |= {wakeups.ENDED, wakeups.READY}
 
 

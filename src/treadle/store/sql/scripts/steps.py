@@ -19,6 +19,7 @@ from treadle.policy.answers import (
     refuse_answer,
     step_ended,
 )
+from treadle.policy.children import keeps_children, still_waits
 from treadle.policy.consequences import Waits
 from treadle.policy.flow import Interrupted, Reply, StepChange, answered
 from treadle.policy.history import end_of, step_metadata
@@ -139,6 +140,7 @@ def step_row(n: int, step: StepWrite, now: int, job_started_at: int | None = Non
         "title": step.title,
         "schema": step.schema,
         "item": step.item,
+        "child": step.child,
     }
 
 
@@ -194,6 +196,7 @@ class _Found(NamedTuple):
     """It takes answers."""
     timed_out: int
     """No answer came in time, and the job has failed because of it."""
+    awaits_child: int
 
 
 class Answering(NamedTuple):
@@ -244,6 +247,7 @@ def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[t
     known = AnswerFacts(place not in (None, "ended"), unannounced=one.unannounced)
     if found:
         known = known._replace(state=found.state, waits=found.waits, timed_out=bool(found.timed_out))
+        known = known._replace(awaits_child=bool(found.awaits_child))
     elif one.unannounced:
         known = known._replace(names=(yield "count_names", [{"n": job.n, "name": one.step}])[0][0])
     refused = refuse_answer(one.id, one.step, one.key, known)
@@ -260,6 +264,14 @@ def _answer(one: Answer, job: JobFacts, place: str | None, now: int) -> Script[t
     yield "flag_steps", numbers([job.n])
     yield "flag_ready", numbers([job.n])
     return None, 0
+
+
+def put_ended(steps: Sequence[tuple[int, StepWrite]], now: int, parked: Collection[int]) -> Script[None]:
+    """Steps whose wait has ended; the jobs in `parked` go on because of it."""
+    yield from _put_steps(steps, now)
+    moves = dict.fromkeys(parked, (Status.WAITING, Status.PENDING))
+    if told := [_step_event(n, step, now, moves.get(n)) for n, step in steps if step.told]:
+        yield "add_events", told
 
 
 def _end_wait(n: int, step: StepKey, place: int, change: StepChange, answered_by: str | None, now: int) -> Script[None]:
@@ -283,15 +295,42 @@ def _end_wait(n: int, step: StepKey, place: int, change: StepChange, answered_by
 
 def steps_of(ns: Collection[int]) -> Script[dict[int, tuple[ClaimedStep, ...]]]:
     found: dict[int, list[ClaimedStep]] = {}
-    for n, name, key, place, state, attempt, declared, after in (yield "find_steps", numbers(ns)) if ns else []:
+    for n, name, key, place, state, attempt, declared, after, child, left in (
+        (yield "find_steps", numbers(ns)) if ns else []
+    ):
         step = ClaimedStep(name, key, place, StepState(state), attempt)
         before = None if after is None else tuple(from_json(after))
-        found.setdefault(n, []).append(step._replace(declared=bool(declared), after=before))
+        found.setdefault(n, []).append(step._replace(declared=bool(declared), after=before, child=child, left=left))
     return {n: tuple(steps) for n, steps in found.items()}
+
+
+def _repeat_children(
+    steps: Mapping[int, Sequence[ClaimedStep]], requeued: Mapping[int, Requeued]
+) -> Script[Mapping[int, Sequence[ClaimedStep]]]:
+    """Steps that wait for children, or have waited, keep them or begin anew; returns the other steps."""
+    others: dict[int, list[ClaimedStep]] = {}
+    detached, forgotten = [], []
+    for n, some in steps.items():
+        keeps = keeps_children(requeued[n])
+        for step in some:
+            if keeps and still_waits(step.state, step.child is not None or bool(step.left)):
+                continue
+            if keeps and step.child is not None:
+                detached.append({"n": n, "name": step.name, "key": step.key})
+                continue
+            others.setdefault(n, []).append(step)
+            if not keeps and step.left is not None:
+                forgotten.append({"n": n, "name": step.name})
+    if detached:
+        yield "detach_steps", detached
+    if forgotten:
+        yield "forget_children", forgotten
+    return others
 
 
 def run_again(steps: Mapping[int, Sequence[ClaimedStep]], requeued: Mapping[int, Requeued]) -> Script[None]:
     """Declared steps are pending again; steps that a handler makes are forgotten."""
+    steps = yield from _repeat_children(steps, requeued)
     rows = [{"n": n, "name": step.name, "key": step.key} for n, some in steps.items() for step in some]
     if rows:
         for query in ("forget_step_results", "reset_steps", "forget_steps"):

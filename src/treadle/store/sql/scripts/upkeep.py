@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from treadle.policy.consequences import uncounted
 from treadle.policy.lifecycle import GraceOver, LeaseExpired, Outcome
-from treadle.store.sql.scripts.common import Script, tally_row
+from treadle.store.sql.scripts.common import Rows, Script, tally_row
 from treadle.store.sql.scripts.ended import erase
 from treadle.store.sql.scripts.limits import recount
 from treadle.store.sql.scripts.moves import attempts, end_attempts
@@ -50,9 +52,20 @@ def _expired_leases(limit: int) -> Script[tuple[dict[int, str], bool]]:
     return chosen, len(chosen) < len(found) or len(found) == limit
 
 
-def prune(age_ms: int, limit: int) -> Script[int]:
-    """Returns the number of jobs considered; one that was requeued since is left alone."""
+def prune(age_ms: int, limit: int, ns: Sequence[int] | None = None) -> Script[int]:
+    """Returns how many jobs it found, or how many of `ns` it deleted; one that was requeued since is left alone."""
+    if ns is not None:
+        return (yield from _delete(ns, age_ms))
     old = [row[0] for row in (yield "old_outcomes", [{"age": age_ms, "top": limit}])]
+    yield from _delete(old, age_ms)
+    if len(old) < limit:
+        yield from forget(age_ms)
+    return len(old)
+
+
+def _delete(old: Sequence[int], age_ms: int) -> Script[int]:
+    """Returns how many were still that old."""
+    taken: Rows = []
     if old:
         # The outcome first, with its age checked again: a job that was requeued and has ended since is not old.
         taken = yield "take_old_outcomes", [{"n": n, "age": age_ms} for n in sorted(old)]
@@ -65,11 +78,14 @@ def prune(age_ms: int, limit: int) -> Script[int]:
                 ],
             )
             yield from erase([row[0] for row in taken])
-    if len(old) < limit:
-        yield "drop_old_histograms", [{"age": age_ms}]
-        yield "drop_old_retries", [{"age": age_ms}]
-        yield "drop_old_workers", [{"age": age_ms}]
-    return len(old)
+    return len(taken)
+
+
+def forget(age_ms: int) -> Script[None]:
+    """Drop what is kept as long as jobs are: times, failed attempts, names of workers."""
+    yield "drop_old_histograms", [{"age": age_ms}]
+    yield "drop_old_retries", [{"age": age_ms}]
+    yield "drop_old_workers", [{"age": age_ms}]
 
 
 def tidy() -> Script[None]:

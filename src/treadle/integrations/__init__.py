@@ -1,0 +1,1 @@
+"""Treadle inside other frameworks. Each module imports its framework when it is imported itself."""
