@@ -19,7 +19,7 @@ from typing import Any
 
 import uvloop
 
-from bench import api, children, flows, limits, pages, retention, scenarios, webhooks
+from bench import api, children, events, flows, limits, pages, retention, scenarios, webhooks
 from bench.imports import RUNS, imports
 from bench.report import render
 from bench.scenarios import Figures, run
@@ -27,10 +27,10 @@ from bench.stores import PostgresBench, SqliteBench, bench_folder, machine
 
 SECTIONS = (
     "limits enqueue drain topics processes threads pickup delayed scheduled flows children backlog ended retention "
-    "snapshot single http pages webhooks memory idle imports"
+    "snapshot single http pages webhooks streams memory idle imports"
 ).split()
 # Slow, and compared with nothing that changes from minute to minute, or only with its own round.
-ONCE = frozenset("ended retention snapshot pages memory idle imports".split())
+ONCE = frozenset("ended retention snapshot pages streams memory idle imports".split())
 ROUNDS = 3
 
 
@@ -210,6 +210,19 @@ class Bench:
     def webhooks(self) -> Figures:
         with self.store.fresh() as url:
             return run(webhooks.deliveries(url, 1_000 if self.quick else 20_000))
+
+    def streams(self) -> Figures:
+        """Listeners in another process, and streams that are idle or busy."""
+        jobs, idle, busy = (5, 20, 5) if self.quick else (40, 1_000, 200)
+        figures: Figures = {}
+        for measured in (
+            lambda url: events.hearing(url, jobs),
+            lambda url: events.idle_streams(url, idle, self.seconds * 5),
+            lambda url: events.busy_streams(url, busy, self.seconds * 5),
+        ):
+            with self.store.fresh() as url:
+                figures |= run(measured(url))
+        return figures
 
     def memory(self) -> Figures:
         """A worker's memory after a tenth of the jobs and after all of them."""

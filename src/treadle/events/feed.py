@@ -253,6 +253,10 @@ class Listener:
             except TimeoutError:
                 return None
 
+    async def at_once(self) -> FeedEvent | None:
+        """The next event, if there is one already."""
+        return await self._look()
+
     async def _look(self) -> FeedEvent | None:
         ring = self._ring
         while True:

@@ -23,6 +23,9 @@ from treadle.policy.rules import Condition
 
 # How often a stream checks again what its reader may see.
 CHECK_S = 3.0
+# What is sent at a time: one write for many small events, but little that is held for a slow reader.
+MOST_TOGETHER = 128 * 1024
+MOST_MESSAGES = 100
 ENDINGS = frozenset(f"job:{name}" for name in "completed failed cancelled expired deleted".split())
 
 
@@ -92,14 +95,15 @@ class JobStream:
             return False
         return self._allowed is True or rules.matches(self._allowed, job)
 
-    async def messages(self) -> AsyncIterator[Message]:
-        """Ends when the stream's job has ended, the reader loses access, or the feed stops."""
+    async def messages(self) -> AsyncIterator[Sequence[Message]]:
+        """As many as there are at a time. Ends when the stream's job has ended, the reader loses access, or the feed
+        stops."""
         assert self._listener
         try:
             while True:
-                for message in self._ready:
-                    yield message
-                self._ready = []
+                if ready := self._ready:
+                    self._ready = []
+                    yield ready
                 if self._over or not await self._may_go_on():
                     return
                 await self._next(self._listener)
@@ -108,13 +112,18 @@ class JobStream:
 
     async def _next(self, listener: Listener) -> None:
         told = await listener.next(self._check_at - time.monotonic())
-        if told is None:
-            return
-        if told.event == RESYNC:
-            await self._resync(told)
-        else:
-            self._ready.append(Message(told.event, self._wanted.data(told), told.id))
+        size = 0
+        while told is not None:
+            if told.event == RESYNC:
+                await self._resync(told)
+                return
+            data = self._wanted.data(told)
+            self._ready.append(Message(told.event, data, told.id))
             self._over = self._job_id is not None and told.event in ENDINGS
+            size += len(data)
+            if self._over or size > MOST_TOGETHER or len(self._ready) == MOST_MESSAGES:
+                return
+            told = await listener.at_once()
 
     async def _resync(self, told: FeedEvent | None = None) -> None:
         """Some events were lost: tell the reader and send the current state."""

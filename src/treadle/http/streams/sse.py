@@ -128,8 +128,8 @@ class SseStream:
 
     async def frames(self) -> AsyncIterator[bytes]:
         yield b"id: %d\r\nretry: %d\r\n\r\n" % (self._stream.first_id, RETRY_MS)
-        async for message in self._stream.messages():
-            yield frame(*message)
+        async for messages in self._stream.messages():
+            yield b"".join(frame(*message) for message in messages)
 
 
 def _ping() -> Any:

@@ -19,6 +19,9 @@ from treadle.store.views import Listing
 MOST_IDS = 100
 # Without these, a job in an event is never too large.
 _LARGE = frozenset(("payload", "result"))
+# Events as the readers with the same fields get them, for a moment: many readers often want the same.
+MOST_NARROWED = 1_000
+_NARROWED: dict[tuple[int, frozenset[str]], tuple[FeedEvent, bytes]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,14 @@ class Wanted:
         """The event's JSON. Without `fields` it is the text that all readers share."""
         if self.fields is None or "job" not in told.payload:
             return told.data
+        known = _NARROWED.get((told.id, self.fields))
+        if known is None or known[0] is not told:  # ids of two databases may be equal
+            if len(_NARROWED) >= MOST_NARROWED:
+                _NARROWED.clear()
+            known = _NARROWED[told.id, self.fields] = told, self._narrowed_data(told)
+        return known[1]
+
+    def _narrowed_data(self, told: FeedEvent) -> bytes:
         job = self._kept(told.payload["job"])
         payload = {name: value for name, value in told.payload.items() if name != "truncated" or name in job}
         return to_json({**payload, "job": job})

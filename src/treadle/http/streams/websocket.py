@@ -122,8 +122,9 @@ class SocketStream:
 
     async def _send_messages(self) -> None:
         try:
-            async for message in self._stream.messages():
-                await self._send(text_of(message))
+            async for messages in self._stream.messages():
+                for message in messages:
+                    await self._send(text_of(message))
         except TimeoutError:
             log.info("a WebSocket was closed: its reader took nothing for %d s", SEND_S)
         except WebSocketDisconnect:
