@@ -85,7 +85,6 @@ LATER: dict[str, list[str]] = {
     "MongoDB": ["002-8"],
     "MongoDB with Redis": [f"002-{n}" for n in (9, 140, 149, 150, 151, 153)],
     "external workers on steps": [f"002-{n}" for n in (13, 116, 135)],
-    "graphs": ["002-43"],
 }
 FEATURES = {id: feature for feature, ids in LATER.items() for id in ids}
 # Functional requirements that are only another name for a user story.

@@ -205,3 +205,48 @@ async def test_steps_that_are_not_there(api: Api) -> None:
     assert failure(await api.get(f"/api/jobs/{id}/steps/nothing")) == (404, "unknown_step")
     assert (await api.get(f"/api/jobs/{id}/steps/outer/inner")).status_code == 404
     assert (await api.get(f"/api/jobs/{id}/steps/x?limit=0")).status_code == 400
+
+
+@pytest.mark.every_store
+async def test_the_items_of_a_mapped_step_are_paged(api: Api) -> None:
+    flow = api.queue.flow("mapped", max_attempts=1)
+
+    @flow.step
+    async def fetch(ctx: Context, payload: dict[str, Any]) -> list[dict[str, str]]:
+        return [{"id": name} for name in "abcde"]
+
+    @flow.step(map=fetch, key="id", max_failed=1)
+    async def each(ctx: Context, payload: dict[str, Any], item: dict[str, str]) -> str:
+        if item["id"] == "b":
+            raise ValueError("no b")
+        return item["id"].upper()
+
+    @flow.step(after=[fetch])
+    async def beside(ctx: Context, payload: dict[str, Any]) -> None: ...
+
+    id = await waiting(api, flow)
+    job = (await api.get(f"/api/jobs/{id}")).json()
+    assert (job["status"], job["result"]) == ("completed", {"each": ["A", None, "C", "D", "E"], "beside": None})
+    entry = next(step for step in job["steps"] if step["id"] == "each")
+    assert (entry["status"], entry["items"], entry["progress"], entry["result"], entry["key"]) == (
+        "completed",
+        {"total": 5, "done": 4, "failed": 1},
+        100,
+        None,
+        None,
+    )
+    page = (await api.get(f"/api/jobs/{id}/steps/each?offset=1&limit=2")).json()
+    assert [(one["key"], one["status"], one["result"]) for one in page["items"]] == [
+        ("b", "failed", None),
+        ("c", "completed", "C"),
+    ]
+    assert "no b" in page["items"][0]["error"]
+    again = await api.post(f"/api/jobs/{id}/requeue?dryRun=true", {"mode": "from", "step": "each", "force": True})
+    assert again.json()["wouldRun"] == ["each"]
+    await api.queue.save_templates()
+    steps = (await api.get("/api/templates/mapped")).json()["steps"]
+    assert [(step["after"], step["map"], step["limit"]) for step in steps] == [
+        (None, None, None),
+        (None, "fetch", 8),
+        (["fetch"], None, None),
+    ]

@@ -263,7 +263,8 @@ class Lockstep(RuleBasedStateMachine):
         if random.random() < 0.25:
             plan["expires"] = random.randint(1, 3)
         if random.random() < 0.3:
-            plan["steps"] = (NewStep("fetch", "Fetch"), NewStep("approve", "Approve"))
+            after = random.choice([None, (), ("fetch",)])
+            plan["steps"] = (NewStep("fetch", "Fetch"), NewStep("approve", "Approve", after))
         if random.random() < 0.2:
             plan |= {"idempotency_key": random.choice(["k1", "k2"]), "scope_id": random.choice([None, "s1"])}
         if random.random() < 0.25:

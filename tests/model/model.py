@@ -146,7 +146,7 @@ class Model:
         expires_at = None if new.expires_in_ms is None else self.now + new.expires_in_ms
         job = ModelJob(new, self.made, self.now, run_at, expires_at, new.priority, new.max_attempts)
         job.has_steps = bool(new.steps)
-        job.flow.steps = {(step.name, ""): ModelStep(True, place) for place, step in enumerate(new.steps)}
+        job.flow.steps = {(step.name, ""): ModelStep(True, place, step.after) for place, step in enumerate(new.steps)}
         self.jobs[job.id] = job
         self._queue(job)
         return "made"

@@ -18,6 +18,8 @@ Step = tuple[str, str]
 class ModelStep:
     declared: bool
     place: int
+    after: tuple[str, ...] | None = None
+    """The steps that a declared one comes after; None: the one declared before it."""
     state: str = "pending"
     result: str | None = None
     until: int | None = None
@@ -97,9 +99,22 @@ class ModelSteps:
         """That one and all that come after it. Of a flow they are whole steps, of a handler single runs."""
         first = min(one.place for step, one in self.steps.items() if step[0] == name)
         after = [step for step, one in self.steps.items() if one.place >= first]
-        if any(one.declared for one in self.steps.values()):
-            return [step for step in self.steps if step[0] in {name for name, _ in after}]
-        return after
+        declared = {step[0]: one for step, one in self.steps.items() if one.declared}
+        if not declared:
+            return after
+        names = {name for name, _ in after}
+        if name in declared:
+            names = (names - declared.keys()) | self._depending(declared, name)
+        return [step for step in self.steps if step[0] in names]
+
+    def _depending(self, declared: dict[str, ModelStep], name: str) -> set[str]:
+        found, last = {name}, ""
+        for one, step in sorted(declared.items(), key=lambda item: item[1].place):
+            before = {last} if step.after is None else set(step.after)
+            if before & found:
+                found.add(one)
+            last = one
+        return found
 
     def has(self, name: str | None) -> bool:
         return any(step[0] == name for step in self.steps)
@@ -120,7 +135,7 @@ class ModelSteps:
             if mode == "from":
                 self.answers.pop(step, None)
             if one.declared:
-                self.steps[step] = ModelStep(True, one.place, waits=one.waits)
+                self.steps[step] = ModelStep(True, one.place, one.after, waits=one.waits)
 
     def _look_again(self, one: ModelStep) -> None:
         """A live child is waited for as before; what became of another one is seen when the step runs."""

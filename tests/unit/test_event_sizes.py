@@ -86,7 +86,8 @@ def test_steps_without_keys_and_ends_are_all_told() -> None:
     pace, job = Pace(), a_job()
     assert all(pace.admit(Change(STEP_COMPLETED, START, job), now=0.0) for _ in range(5))
     assert pace.admit(Change(STEP_COMPLETED, START, job, keyed=True), now=0.0)
-    assert not pace.admit(Change(PROGRESS, START, job), now=PAUSE_S / 2)
+    assert not pace.admit(Change(STEP_COMPLETED, START, job, keyed=True), now=PAUSE_S / 2)
+    assert pace.admit(Change(PROGRESS, START, job), now=PAUSE_S / 2), "each kind has a pace of its own"
     assert pace.admit(Change("job:completed", START, job), now=PAUSE_S / 2)
     assert pace.due(now=9.0) == [], "the end has told it"
 

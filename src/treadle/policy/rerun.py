@@ -43,8 +43,7 @@ def rerun(steps: Sequence[Ran], mode: str, step: str | None, completed: bool) ->
         if not found:
             raise UnknownStep(f"the job has no step {step[:100]!r}", step=step[:100])
         if any(one.declared for one in steps):
-            again = depending([one for one in _ordered(steps) if one.declared], _outermost(found[0]))
-            return Rerun(mode, _names(one for one in steps if _outermost(one) in again))
+            return Rerun(mode, _names(_depending(steps, found)))
         return _rerun_after(steps, step)
     if mode == "all" or completed:
         return Rerun("all", None)
@@ -92,6 +91,20 @@ def _rerun_after(steps: Sequence[Ran], step: str) -> Rerun:
     first = min(one.place for one in steps if one.name == step)
     after = [one for one in steps if one.place >= first or step.startswith(f"{one.name}/")]
     return Rerun("from", _names(after), frozenset((one.name, one.key) for one in after))
+
+
+def _depending(steps: Sequence[Ran], found: Sequence[Ran]) -> list[Ran]:
+    """Of a flow: the declared steps that depend on one, with what was made in them. What was made in none of them, by
+    other code, depends on what is before it."""
+    declared = [one for one in _ordered(steps) if one.declared]
+    names, first = {one.name for one in declared}, min(one.place for one in found)
+    start = _outermost(found[0])
+    again = depending(declared, start) if start in names else names
+    return [
+        one
+        for one in steps
+        if (_outermost(one) in again if start in names and _outermost(one) in names else one.place >= first)
+    ]
 
 
 def _outermost(step: Ran) -> str:

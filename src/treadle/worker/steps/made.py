@@ -51,7 +51,7 @@ class StepServices:
         steps, step = attempt.steps or steps_of(attempt), StepKey(name, key)
         if call.when_idle and (turn := self.turn(call)):
             await turn
-        self.check(call)
+        self.check(call, is_item=item is not None)
         task = task_of(call)
         found = steps.begin(step, task)
         if found is not None and found.state in DONE:
@@ -78,7 +78,7 @@ class StepServices:
         steps.active[step] = Active(call, task, inner)
         try:
             await self._writer.write(call.attempt, steps.under_way())
-            self.check(call)
+            self.check(call, is_item=steps.is_item(step))
         except BaseException:
             steps.abandon(step)
             self._leave(call.attempt, steps, step)
@@ -262,12 +262,14 @@ class StepServices:
         if self._starts:
             self._loop.call_soon(self._next_turn)
 
-    def check(self, call: Call) -> None:
-        """No step begins once a cancel was asked, or its handler has ended."""
+    def check(self, call: Call, *, is_item: bool = False) -> None:
+        """No step begins once a cancel was asked, or its handler has ended. A mapped step that must finish begins its
+        items all the same."""
         call.check()
         attempt = call.attempt
         interrupt = attempt.interrupt
-        if interrupt is not None and interrupt.cause is Cause.CANCEL:
+        goes_on = is_item and call.finishes_by is not None
+        if interrupt is not None and interrupt.cause is Cause.CANCEL and not goes_on:
             raise JobCancelled(interrupt.reason)
         if attempt.ended or call.over:
             raise JobCancelled(f"the handler of job {call.job.id} has ended")
