@@ -119,7 +119,7 @@ def _source(flow: Any, graph: Graph, step: Step, after: list[str] | None) -> str
 def _mapped(graph: Graph, step: Step, pen: Pen) -> Callable[..., Any]:
     async def item(ctx: Context, payload: Payload, number: int) -> int:
         pen.write(f"{step.name}.{number}", ctx)
-        await asyncio.sleep(0.002)
+        await asyncio.sleep(0.002)  # work, in which it may be killed
         return _sum(step.name, [ctx.results[one] for one in graph.before(step.name)]) + number
 
     return item
@@ -134,11 +134,11 @@ def _plain(graph: Graph, step: Step, pen: Pen) -> Callable[..., Any]:
         return _sum(step.name, inputs)
 
     def in_thread(ctx: Context, payload: Payload) -> int:
-        time.sleep(0.003)
+        time.sleep(0.003)  # the same
         return run(ctx)
 
     async def on_loop(ctx: Context, payload: Payload) -> int:
-        await asyncio.sleep(0.003)
+        await asyncio.sleep(0.003)  # the same
         return run(ctx)
 
     return in_thread if step.kind == "thread" else on_loop

@@ -188,7 +188,7 @@ async def test_a_look_up_that_hangs_holds_up_nobody(dispatch: Dispatch, monkeypa
 
     def hang(host: str, port: int, **_: object) -> list[object]:
         waiting.append(host)
-        time.sleep(1)
+        time.sleep(1)  # a look-up that takes longer than the try
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", hang)

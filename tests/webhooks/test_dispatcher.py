@@ -107,7 +107,7 @@ def raw(*pieces: bytes, pause_s: float = 0.0, then_close: bool = True) -> Answer
         for piece in pieces:
             writer.write(piece)
             await writer.drain()
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(pause_s)  # the receiver is slow
         if then_close:
             writer.close()
         else:

@@ -142,7 +142,7 @@ async def test_a_worker_that_follows_sends_nothing(queue: Queue, start: Start, r
     await until(lambda: worker.metrics.slots)
     id = (await queue.enqueue("nobody", {}, webhook_url=receiver.url)).id
     await queue.cancel(id)
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # time in which it would be sent
     assert receiver.received == []
     await start(queue)
     await delivered(queue, id)

@@ -149,7 +149,7 @@ async def test_a_flood_of_hints_costs_few_claims(queue: FaultyQueue, start: Star
     before, began = queue.faults.calls["claim_deliveries"], time.monotonic()
     for _ in range(300):
         running._hear("ended")
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # hints come one by one
     passed = time.monotonic() - began
     assert queue.faults.calls["claim_deliveries"] - before <= passed / sending.LEAST_PAUSE_S + 2
 
@@ -319,7 +319,7 @@ async def test_a_sender_that_does_not_lead_claims_nothing(queue: Queue, receiver
     id = await job_with(queue, receiver.url)
     sender = Sender(queue.store, "follower", lambda: WebhookDispatcher(allow=LOOPBACK))
     stepping = asyncio.create_task(sender.step(leads=False))
-    await asyncio.sleep(0.2)
+    await asyncio.sleep(0.2)  # time in which it would claim
     await end([stepping])
     await sender.close()
     assert (receiver.received, (await delivery_of(queue, id)).tries) == ([], [])
@@ -339,7 +339,7 @@ async def test_a_sender_that_stops_writes_the_answers_that_still_come(
     id = await job_with(queue, receiver.url)
     await until(lambda: receiver.under_way)
     closing = asyncio.create_task(stop(sender))
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # it closes while a try is under way
     gate.set()
     await closing
     assert (await delivery_of(queue, id)).status is DELIVERED

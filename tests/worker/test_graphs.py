@@ -478,7 +478,7 @@ async def test_the_time_of_branches_that_run_together_counts_once(queue: Queue, 
 
         @flow.step(name=f"s{number}", after=[])
         async def step(ctx: Context, payload: Payload) -> None:
-            await asyncio.sleep(0.3)
+            await asyncio.sleep(0.3)  # so that they overlap
 
     @flow.step(after=[f"s{number}" for number in range(8)])
     async def left(ctx: Context, payload: Payload) -> float:

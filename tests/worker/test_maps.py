@@ -75,7 +75,7 @@ async def test_results_are_in_order_and_can_be_added_to_a_list(queue: Queue, sta
     @queue.job
     async def adds(ctx: Context) -> Any:
         async def slowest_first(number: int) -> int:
-            await asyncio.sleep((5 - number) / 100)
+            await asyncio.sleep((5 - number) / 100)  # the first takes longest
             return number
 
         talk = [-1]
@@ -110,7 +110,7 @@ async def test_at_most_limit_items_run_at_once(queue: Queue, start: Start, kind:
         nonlocal most
         running["now"] += 1
         most = max(most, running["now"])
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0.001)  # so that items overlap
         running["now"] -= 1
 
     async def in_coroutine(ctx: Context) -> int:
@@ -526,7 +526,7 @@ async def test_10_000_items_leave_nothing_behind_in_memory(queue: Queue, start: 
         running += 1
         most = max(most, running)
         if number % 100 == 0:
-            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # a turn of the loop
         running -= 1
         return number
 

@@ -66,7 +66,7 @@ async def _has(condition: Callable[[], bool], task: asyncio.Task[None]) -> bool:
     for _ in range(200):
         if condition() or task.done():
             break
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # until it is so, or the task has ended
     return condition()
 
 
@@ -246,7 +246,7 @@ async def test_a_hook_that_hangs_holds_up_nobody(queue: FaultyQueue, kind: str) 
     async def hang(job: Job) -> None:
         while not release.is_set():
             try:
-                await asyncio.sleep(3600)
+                await asyncio.sleep(3600)  # until it is cancelled
             except asyncio.CancelledError:
                 if kind == "async":
                     raise
@@ -269,7 +269,7 @@ async def test_a_hook_that_hangs_holds_up_nobody(queue: FaultyQueue, kind: str) 
     assert len(seen) == 20
     assert await left(queue, "slow") == 20
     release.set()
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # a turn of the loop
 
 
 async def test_a_failing_stale_hook_holds_up_its_own_kind_only_and_not_for_ever(

@@ -175,7 +175,7 @@ async def test_a_coroutine_with_ctx_is_no_step_of_a_plain_function(queue: Queue,
 
 async def test_a_lambda_around_a_coroutine_is_awaited(queue: Queue, start: Start) -> None:
     async def one() -> int:
-        await asyncio.sleep(0)
+        await asyncio.sleep(0)  # a turn of the loop
         return 1
 
     @queue.job(max_attempts=1)
