@@ -30,12 +30,14 @@ from treadle.model.webhooks import (
 )
 from treadle.policy.admission import REJECT, REPLACE, Limit
 from treadle.policy.lifecycle import Completed, Failed, Released, Snoozed
+from treadle.policy.retention import Rules
 from treadle.policy.saved_endpoint import CIRCUIT_KIND, KIND, STATE_KIND, body_of, endpoint_from, state_from
 from treadle.policy.saved_template import KIND as TEMPLATE_KIND
 from treadle.policy.saved_template import first_saved
 from treadle.queue import steering
 from treadle.store.protocol import Store
-from treadle.store.values import Effects, RecordWrite
+from treadle.store.values import FIRST_ENDED, Effects, RecordWrite, StaleJob
+from treadle.store.views import FOREVER
 from treadle.testing.contract.suite import ContractPart
 from treadle.testing.workbench import DAY, HOUR, MINUTE, SECOND, TOPIC, Workbench, new_job, settlement
 
@@ -134,6 +136,18 @@ class OutboxContract(ContractPart):
         assert [(await told(bench, id))[-1][1] for id in (retried, failed, cancelled, expired, stopped)] == [
             *("retrying", "failed", "cancelled", "expired", "cancelled")
         ]
+
+    async def test_a_stale_job_is_told_once(self, bench: Workbench) -> None:
+        bench.store.retention = Rules(HOUR)
+        await endpoint(bench, events=("job:stale",))
+        id, own = await ended(bench), await ended(bench, **hooked())
+        await bench.pass_time(2 * HOUR)
+        jobs = await bench.store.ended_jobs(FIRST_ENDED, FOREVER, 10)
+        stale = [StaleJob(job, job.ended_at + HOUR) for job in jobs]
+        assert [await bench.store.mark_stale(stale) for _ in range(2)] == [2, 0]
+        assert await told(bench, id) == [("ops", "stale")]
+        assert await told(bench, own) == [(None, "completed"), (None, "stale"), ("ops", "stale")]
+        assert from_json(await body_sent(bench, id))["data"]["job"]["staleAt"] is not None
 
     async def test_what_ends_nothing_is_not_told(self, bench: Workbench) -> None:
         await endpoint(bench)
