@@ -108,7 +108,7 @@ def test_dialogs_that_want_something_typed_and_refused_forms_have_none_either(vi
     expect(viewer.dialog.locator("[aria-invalid=true], :invalid").first).to_be_attached()
     assert faults(viewer.page) == []
     viewer.open("/system")
-    viewer.page.get_by_label("Stale after").fill("soon")
+    viewer.page.get_by_label("Stale after", exact=True).fill("soon")
     viewer.page.locator("#retention").get_by_role("button", name="Save").click()
     expect(viewer.page.get_by_role("alert")).to_be_visible()
     assert faults(viewer.page) == []
