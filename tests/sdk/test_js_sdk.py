@@ -2,10 +2,12 @@
 
 import os
 import shutil
+import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -33,12 +35,22 @@ class Suite:
             "TREADLE_TEST_API_KEY": self.api_key,
             "PATH": os.environ["PATH"],
         }
-        done = subprocess.run(
-            command, cwd=SDK, env=environment, capture_output=True, encoding="utf-8", timeout=SECONDS, check=False
-        )
-        assert done.returncode == 0, (done.stdout.partition("failing tests:")[2] or done.stdout) + done.stderr
-        assert "ℹ fail 0" in done.stdout
-        assert "ℹ skipped 0" in done.stdout
+        shown, errors, failed = _ran(command, environment)
+        assert not failed, (shown.partition("failing tests:")[2] or shown) + errors
+        assert "ℹ fail 0" in shown
+        assert "ℹ skipped 0" in shown
+
+
+def _ran(command: Sequence[str], environment: Mapping[str, str]) -> tuple[str, str, int]:
+    """Run a command; returns its stdout, its stderr and its exit status."""
+    pipes: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "encoding": "utf-8"}
+    with subprocess.Popen(command, cwd=SDK, env=environment, start_new_session=True, **pipes) as running:
+        try:
+            shown, errors = running.communicate(timeout=SECONDS)
+        except BaseException:
+            os.killpg(running.pid, signal.SIGKILL)  # node runs the tests in a child, which would outlive it
+            raise
+    return shown, errors, running.returncode
 
 
 @pytest.fixture(scope="module")
