@@ -142,7 +142,7 @@ async def test_every_event_is_sent_once_and_in_order(client: httpx.AsyncClient, 
 
 async def test_events_leave_out_large_payloads_and_results(client: httpx.AsyncClient, queue: Queue) -> None:
     async with reading(client, STREAM) as reader:
-        await queue.enqueue("mail", {"text": ""})
+        await queue.enqueue("post", {"text": ""})
         (empty,) = await reader.take(1)
         room = 16 * 1024 - len(to_json(empty.data))
         small = await queue.enqueue("mail", {"text": "x" * room})

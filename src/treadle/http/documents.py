@@ -430,10 +430,10 @@ class EndpointDocument(Document):
     enabled: bool
     description: str
     disabledReason: str | None = Field(description="why it was disabled, if nobody did it on purpose")
-    failingSince: Time
-    lastDeliveredAt: Time
-    lastFailedAt: Time
-    previousSecretUntil: Time = Field(description="until then both secrets sign")
+    failingSince: Time | None
+    lastDeliveredAt: Time | None
+    lastFailedAt: Time | None
+    previousSecretUntil: Time | None = Field(description="until then both secrets sign")
     warnings: list[EndpointEventDocument] = Field(description="the newest, oldest first")
     version: int
     createdAt: Time
@@ -441,9 +441,10 @@ class EndpointDocument(Document):
 
 
 class NewEndpointDocument(EndpointDocument):
+    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
     secret: str = Field(description="shown only here")
-    key: str | None = Field(None, description="reads the events of an endpoint without a URL; shown only here")
-    hints: list[str] | None = Field(None, description="what may be a mistake")
+    key: str = Field("", description="there if the endpoint has no URL: it reads the events; shown only here")
+    hints: list[str] = Field([], description="there if something may be a mistake: what it is")
 
 
 class EndpointList(Document):
@@ -468,8 +469,8 @@ class DeliveryDocument(Document):
     url: str | None
     status: Literal["pending", "delivered", "failed"]
     createdAt: str
-    finishedAt: Time
-    nextTryAt: Time
+    finishedAt: Time | None
+    nextTryAt: Time | None
     attempts: list[AttemptDocument]
 
 
