@@ -441,10 +441,9 @@ class EndpointDocument(Document):
 
 
 class NewEndpointDocument(EndpointDocument):
-    model_config = ConfigDict(json_schema_serialization_defaults_required=False)
     secret: str = Field(description="shown only here")
-    key: str = Field("", description="there if the endpoint has no URL: it reads the events; shown only here")
-    hints: list[str] = Field([], description="there if something may be a mistake: what it is")
+    key: str | None = Field(description="reads the events of an endpoint without a URL; shown only here")
+    hints: list[str] = Field(description="what may be a mistake")
 
 
 class EndpointList(Document):
