@@ -17,6 +17,7 @@ from treadle.maintenance.scheduler import Scheduler
 from treadle.maintenance.sender import Dispatcher, Sender
 from treadle.model.settings import Settings
 from treadle.queue.audit import AuditLog
+from treadle.queue.background import store_answered
 from treadle.queue.backoff import jittered
 from treadle.queue.operations import Operations
 from treadle.store.values import DutyReport, Moved
@@ -153,6 +154,7 @@ class Maintenance:
 
         def looked(outcome: str, wait_ms: int) -> None:
             duty.end(outcome, next_in_s=wait_ms / 1000)
+            store_answered()
 
         async def step() -> None:
             await self._leader.elected()
@@ -174,6 +176,7 @@ class Maintenance:
 
         def looked(outcome: str, wait_ms: int) -> None:
             duty.end(outcome, next_in_s=wait_ms / 1000)
+            store_answered()
 
         async def step() -> None:
             if not self._sender.busy:
