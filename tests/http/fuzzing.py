@@ -151,6 +151,7 @@ class Guide:
         self._jobs: list[str] = []
         self._claimed: list[tuple[str, str]] = []
         self._ended: list[str] = []
+        self._endpoints: list[str] = []
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
@@ -187,6 +188,10 @@ class Guide:
             return
         if path.startswith("/api/workers/jobs/"):
             self._hold(case)
+        elif path.startswith("/api/webhooks/"):
+            self._webhook(case)
+        elif path == "/api/jobs/{id}/release":
+            case.path_parameters["id"] = self._held()[0]
         elif path.endswith(("/requeue", "/output/{channel}")):  # the stream of a job that has not ended does not end
             case.path_parameters["id"] = self._ended_job()
         elif path.startswith("/api/schedules/"):
@@ -236,15 +241,27 @@ class Guide:
             self._job(number)
 
     def _hold(self, case: Case) -> None:
-        if len(self._claimed) < 2:
-            self._make_jobs()
-        id, token = self._claimed.pop()
+        id, token = self._held()
         case.path_parameters["id"] = id
         if case.operation.path.endswith("/ack-cancel"):
             # Not sure to be there still: some requests delete what they can.
             self._client.post(f"/api/jobs/{id}/cancel", headers={"Authorization": self._root})
         if isinstance(case.body, dict) and _is_text(case.body.get("token"), 255):
             case.body["token"] = token
+
+    def _held(self) -> tuple[str, str]:
+        if len(self._claimed) < 2:
+            self._make_jobs()
+        return self._claimed.pop()
+
+    def _webhook(self, case: Case) -> None:
+        """A new endpoint each time, because some requests delete it. It reads its events itself."""
+        case.path_parameters["id"] = id = self._call("POST", "/api/webhooks", {"url": None})["id"]
+        if "delivery" in case.path_parameters:
+            case.path_parameters["delivery"] = self._call("POST", f"/api/webhooks/{id}/test", {})["id"]
+        if self._endpoints:
+            self._client.delete(f"/api/webhooks/{self._endpoints.pop()}", headers={"Authorization": self._root})
+        self._endpoints.append(id)
 
     def _job(self, number: int) -> str:
         if number % 100 == 1 or not self._jobs:
