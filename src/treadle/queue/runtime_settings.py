@@ -76,6 +76,11 @@ class RuntimeSettings:
             await self.read()
         return self._settings
 
+    @property
+    def known(self) -> StoredSettings:
+        """As they were last read."""
+        return self._settings
+
     async def change(self, changes: dict[str, Any], version: int | None = None) -> StoredSettings:
         """Save these changes, which must be valid; None resets a setting to its default.
 
