@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from treadle.cli import main
+from treadle.queue import listeners
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +23,7 @@ def call(words: Sequence[str], folder: Path, environment: Mapping[str, str], std
     with tempfile.TemporaryDirectory() as place:
         files = [Path(place) / name for name in ("in", "out", "err")]
         files[0].write_text(stdin, encoding="utf-8")
-        with _at(folder, environment), _imports_of_its_own(), _streams(files), _logging_of_its_own():
+        with _at(folder, environment), _imports_of_its_own(), _streams(files), _logging_of_its_own(), _listeners_kept():
             code = _code(words)
         return code, files[1].read_text(encoding="utf-8"), files[2].read_text(encoding="utf-8")
 
@@ -104,3 +105,13 @@ def _logging_of_its_own() -> Iterator[None]:
     finally:
         root.handlers[:] = handlers
         root.setLevel(level)
+
+
+@contextlib.contextmanager
+def _listeners_kept() -> Iterator[None]:
+    """Commands call no listeners of their process; those of other tests shall be called."""
+    before = listeners._silenced
+    try:
+        yield
+    finally:
+        listeners._silenced = before
