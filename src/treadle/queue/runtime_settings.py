@@ -90,13 +90,14 @@ class RuntimeSettings:
         while True:
             await self.read()
             _check_version(self._settings.version, version)
-            given = _merged(self._given, changes)
+            # Another change of this process may read newer ones while this one waits for the store.
+            given, version_read = _merged(self._given, changes), self._version
             if given == self._given:
                 return self._settings
             if RETENTION & changes.keys():
                 before, after = self._settings.retention, self._read(given).retention
                 given["former"] = stored_former(after.replacing(before, await self._store.now()).former)
-            write = RecordWrite(KIND, ID, ID, to_json(given).decode(), version=self._version)
+            write = RecordWrite(KIND, ID, ID, to_json(given).decode(), version=version_read)
             if (await self._store.write_records([write]))[0]:
                 break  # else another process saved first: merge and try again
         await self.read()
