@@ -1021,8 +1021,8 @@ DELETE FROM {step_results} WHERE n {among: n bigint}
 DELETE FROM {answers} WHERE n {among: n bigint}
 
 -- name: step_page
---- The runs of one step, with results up to a size. In the place of a step that waits for many children they are listed.
---- A page is chosen first, so that only its results are read: 10,000 runs may have 600 MB of them.
+-- The runs of one step, with results up to a size. In the place of a step that waits for many children they are listed.
+-- A page is chosen first, so that only its results are read: 10,000 runs may have 600 MB of them.
 SELECT x.name, x.key, s.title, x.state, coalesce(s.attempt, 1), s.progress, s.message, x.started_at,
     coalesce(s.ended_at, c.ended_at), coalesce(s.error, c.error), coalesce(s.result_size, c.result_size),
     CASE WHEN coalesce(s.result_size, c.result_size) <= x.most
