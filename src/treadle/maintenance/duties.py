@@ -100,13 +100,14 @@ class Maintenance:
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Names and steps; each step is repeated forever."""
+        mark_every_s = min(self._prune_every_s, MARK_EVERY_S)
         return [
             ("the election", self._leader.tick),
             ("watching for killed workers", self._dead_workers.step),
             ("the reaper", self._while_leading("reaper", self._reaper.sweep, self._reap_every_s)),
             ("schedules", self._schedules()),
             ("webhooks", self._webhooks()),
-            ("stale marks", self._while_leading("stale", self._retention.mark, min(self._prune_every_s, MARK_EVERY_S))),
+            ("stale marks", self._while_leading("stale", self._retention.mark_in_time, mark_every_s)),
             ("retention", self._while_leading("retention", self._retention.prune, self._prune_every_s)),
             *self._hooked_duties(),
             ("bulk operations", self._while_leading("operations", self._operations.take_over, TAKE_OVER_EVERY_S)),
