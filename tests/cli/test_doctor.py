@@ -39,7 +39,7 @@ def findings(ran: Any) -> dict[str, dict[str, str]]:
 
 COMMON = {
     *("connection", "clock", "wal size", "places", "concurrency", "migrations"),
-    *("retention", "access", "versions", "signing key"),
+    *("retention", "retention hooks", "access", "versions", "signing key"),
 }
 OF_SQLITE = COMMON | {"sqlite version", "journal", "permissions", "file system", "integrity"}
 OF_POSTGRES = COMMON | {"server version", "listen", "oldest transaction", "bloat", "durability"}

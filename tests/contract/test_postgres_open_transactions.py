@@ -372,6 +372,21 @@ class TestOpenTransactions(ContractPart):
         await bench.store.advance()
         assert await bench.status(old) is Status.CANCELLING
 
+    async def test_a_sender_does_not_wait_for_it(self, bench: Workbench, user: Any) -> None:
+        """It has cancelled a job of which an earlier delivery is under way."""
+        await bench.store.write_records([RecordWrite(WEBHOOK, "ops", "ops", body_of(Endpoint("ops", URL)))])
+        await bench.pass_time(6_000)
+        id = await bench.make("retrying", limit=KEY)
+        (one,) = (await bench.store.claim_deliveries("s", MINUTE)).deliveries
+        await bench.store.insert([new_job(limit=KEY)], connection=user)
+        async with asyncio.timeout(10):
+            assert not await bench.store.settle_deliveries([SettledDelivery(one, Try(200), Delivered())])
+        await user.execute("COMMIT")
+        assert await bench.status(id) is Status.CANCELLED
+        cancelled, retrying = await bench.store.deliveries(DeliveryQuery(job_id=id))
+        assert (cancelled.status, retrying.status) == (DeliveryStatus.PENDING, DeliveryStatus.DELIVERED)
+        assert (await bench.job(id)).webhook_sent is False
+
 
 class TestLongKeys(ContractPart):
     async def test_keys_of_the_longest_names_fit_the_index(self, bench: Workbench) -> None:
@@ -389,18 +404,3 @@ class TestLongKeys(ContractPart):
         (other,) = await bench.store.insert([new_job(**{**options, "idempotency_key": wide})])
         assert isinstance(other, Inserted)
         assert other.existing_id is None
-
-    async def test_a_sender_does_not_wait_for_it(self, bench: Workbench, user: Any) -> None:
-        """It has cancelled a job of which an earlier delivery is under way."""
-        await bench.store.write_records([RecordWrite(WEBHOOK, "ops", "ops", body_of(Endpoint("ops", URL)))])
-        await bench.pass_time(6_000)
-        id = await bench.make("retrying", limit=KEY)
-        (one,) = (await bench.store.claim_deliveries("s", MINUTE)).deliveries
-        await bench.store.insert([new_job(limit=KEY)], connection=user)
-        async with asyncio.timeout(10):
-            assert not await bench.store.settle_deliveries([SettledDelivery(one, Try(200), Delivered())])
-        await user.execute("COMMIT")
-        assert await bench.status(id) is Status.CANCELLED
-        cancelled, retrying = await bench.store.deliveries(DeliveryQuery(job_id=id))
-        assert (cancelled.status, retrying.status) == (DeliveryStatus.PENDING, DeliveryStatus.DELIVERED)
-        assert (await bench.job(id)).webhook_sent is False

@@ -65,7 +65,7 @@ async def test_the_page_of_a_job_has_its_graph_and_the_failing_items_first(visit
     alone = words((await visitor.get(f"/_/jobs/{job.id}/step?name=enrich&run=1")).text)
     assert "59" in alone
     assert "KeyError" in alone
-    live = (await visitor.get(f"/_/live?view=job&id={job.id}")).text
+    live = (await visitor.get(f"/_/live?view=job&id={job.id}&once=1")).text
     assert "is-waiting is-person" in live
 
 

@@ -151,6 +151,8 @@ class Guide:
         self._jobs: list[str] = []
         self._claimed: list[tuple[str, str]] = []
         self._ended: list[str] = []
+        self._endpoints: list[str] = []
+        self._client_id = ""
 
     @contextlib.contextmanager
     def leading(self) -> Iterator[None]:
@@ -165,12 +167,20 @@ class Guide:
             self.after(case, response)
 
         try:
-            with self._client:
+            with self._client, self._connected():
                 self.open_the_api()
                 yield
         finally:
             unregister(before_call)
             unregister(after_call)
+
+    @contextlib.contextmanager
+    def _connected(self) -> Iterator[None]:
+        """A connection of PocketBase's protocol, which requests can subscribe for."""
+        with self._client.stream("GET", "/api/realtime") as response:
+            lines = response.iter_lines()
+            self._client_id = next(line for line in lines if line.startswith("id:")).partition(":")[2].strip()
+            yield
 
     def document(self) -> dict[str, Any]:
         found: dict[str, Any] = self._client.get("/api/openapi.json").json()
@@ -183,10 +193,15 @@ class Guide:
             case.query["snapshot"] = "true"  # else there is nothing to read before a job happens to change
         if path == "/api/workers/claim":
             self._claim_quickly(case, number)
-        if number % 3 == 0 or case.method.lower() != case.operation.method.lower():
+        rare = path == "/api/realtime" or "{delivery}" in path  # with few requests, and only one is right
+        if (number % 3 == 0 and not rare) or case.method.lower() != case.operation.method.lower():
             return
         if path.startswith("/api/workers/jobs/"):
             self._hold(case)
+        elif path.startswith("/api/webhooks/"):
+            self._webhook(case)
+        elif path == "/api/jobs/{id}/release":
+            case.path_parameters["id"] = self._held()[0]
         elif path.endswith(("/requeue", "/output/{channel}")):  # the stream of a job that has not ended does not end
             case.path_parameters["id"] = self._ended_job()
         elif path.startswith("/api/schedules/"):
@@ -203,6 +218,8 @@ class Guide:
             case.path_parameters["id"] = self._job(number)
         elif path.endswith("/auth-with-password"):
             self._sign_in(case)
+        elif path == "/api/realtime" and isinstance(case.body, dict) and _is_text(case.body.get("clientId"), 255):
+            case.body["clientId"] = self._client_id
         elif path == "/api/jobs":
             self._search(case, number)
         elif path == "/api/jobs/bulk" and isinstance(case.body, dict) and _is_text(case.body.get("filter"), 3500):
@@ -236,15 +253,27 @@ class Guide:
             self._job(number)
 
     def _hold(self, case: Case) -> None:
-        if len(self._claimed) < 2:
-            self._make_jobs()
-        id, token = self._claimed.pop()
+        id, token = self._held()
         case.path_parameters["id"] = id
         if case.operation.path.endswith("/ack-cancel"):
             # Not sure to be there still: some requests delete what they can.
             self._client.post(f"/api/jobs/{id}/cancel", headers={"Authorization": self._root})
         if isinstance(case.body, dict) and _is_text(case.body.get("token"), 255):
             case.body["token"] = token
+
+    def _held(self) -> tuple[str, str]:
+        if len(self._claimed) < 2:
+            self._make_jobs()
+        return self._claimed.pop()
+
+    def _webhook(self, case: Case) -> None:
+        """A new endpoint each time, because some requests delete it. It reads its events itself."""
+        case.path_parameters["id"] = id = self._call("POST", "/api/webhooks", {"url": None})["id"]
+        if "delivery" in case.path_parameters:
+            case.path_parameters["delivery"] = self._call("POST", f"/api/webhooks/{id}/test", {})["id"]
+        if self._endpoints:
+            self._client.delete(f"/api/webhooks/{self._endpoints.pop()}", headers={"Authorization": self._root})
+        self._endpoints.append(id)
 
     def _job(self, number: int) -> str:
         if number % 100 == 1 or not self._jobs:

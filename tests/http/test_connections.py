@@ -5,11 +5,13 @@ import http.client
 import json
 import logging
 import re
+import socket
 from typing import Any
 
 import pytest
 
 from tests.http.live import LiveServer
+from tests.waiting import until
 from treadle.http import connections
 from treadle.http.connections import Doorkeeper, Limits
 
@@ -32,25 +34,38 @@ async def answer_of(reader: asyncio.StreamReader) -> tuple[int, str]:
     return (int(status[-1]), json.loads(text.rpartition("\r\n\r\n")[2])["code"]) if status else (0, "")
 
 
-async def pour(server: LiveServer, head: bytes, piece: bytes, most: int) -> tuple[int, tuple[int, str]]:
-    """How many bytes went out before the server closed the connection, and its answer."""
-    reader, writer = await connect(server)
+async def pour(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes, piece: bytes
+) -> tuple[int, str]:
+    """The answer to a client that goes on sending until it comes."""
+    answer = asyncio.create_task(answer_of(reader))
+    writer.write(head)
+    while not answer.done():
+        writer.write(piece)
+        await asyncio.sleep(0)  # one turn of the loop
+        if writer.transport.get_write_buffer_size():
+            await answer  # the sockets are full, and the server reads no further
+    return await answer
+
+
+async def pour_blindly(server: LiveServer, head: bytes, piece: bytes, most: int) -> int:
+    """How many bytes go out, up to this many, before the server closes the connection of a client that never reads."""
     sent = 0
-    try:
-        writer.write(head)
-        while sent < most and not reader.at_eof():
-            writer.write(piece)
-            sent += len(piece)
-            await asyncio.wait_for(writer.drain(), 30)
-            await asyncio.sleep(0)  # one turn of the loop
-    except ConnectionError:
-        pass
-    answer = await answer_of(reader)
-    writer.close()
-    return sent, answer
+    loop = asyncio.get_running_loop()
+    with socket.create_connection(("127.0.0.1", server.port)) as line:
+        line.setblocking(False)
+        try:
+            await loop.sock_sendall(line, head)
+            while sent < most:
+                await asyncio.wait_for(loop.sock_sendall(line, piece), 30)
+                sent += len(piece)
+                await asyncio.sleep(0)
+        except ConnectionError:
+            pass
+    return sent
 
 
-@pytest.mark.parametrize(
+ENDLESS = pytest.mark.parametrize(
     ("head", "piece"),
     [
         (HEALTH + b"X-Endless: ", b"x" * 4096),
@@ -60,11 +75,45 @@ async def pour(server: LiveServer, head: bytes, piece: bytes, most: int) -> tupl
         (b"G", b"E" * 4096),
     ],
 )
+
+
+@ENDLESS
 async def test_a_head_ends_after_64_kib(sqlite_url: str, head: bytes, piece: bytes) -> None:
     async with LiveServer(sqlite_url) as server:
-        sent, (status, _) = await pour(server, head, piece, 50 * MIB)
+        reader, writer = await connect(server)
+        status, code = await pour(reader, writer, head, piece)
+        assert (status, code) in ((431, "headers_too_large"), (400, "invalid_request"))
+        writer.close()
+
+
+@ENDLESS
+async def test_a_client_that_never_reads_is_cut_off(sqlite_url: str, head: bytes, piece: bytes) -> None:
+    async with LiveServer(sqlite_url) as server:
+        sent = await pour_blindly(server, head, piece, 50 * MIB)
         assert sent < 8 * MIB  # what the sockets of both sides hold
-        assert status in (431, 400, 0)
+
+
+async def test_a_refused_client_that_stops_sending_is_cut_off_too(
+    sqlite_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LINGER_S", 0.3)
+    async with LiveServer(sqlite_url, Limits(connections=1)) as server:
+        reader, writer = await connect(server)
+        writer.write(HEALTH + b"X-Long: " + b"x" * 66_000)
+        assert await answer_of(reader) == (431, "headers_too_large")
+
+        async def served() -> bool:
+            reader, writer = await connect(server)
+            writer.write(HEALTH + b"Connection: close\r\n\r\n")
+            try:
+                text = await asyncio.wait_for(reader.read(), 30)
+            except ConnectionResetError:  # refused before it was read
+                text = b""
+            writer.close()
+            return text.startswith(b"HTTP/1.1 200")
+
+        await until(served)  # it counts as a connection until then
+        writer.close()
 
 
 async def test_a_large_head_is_a_431(sqlite_url: str) -> None:

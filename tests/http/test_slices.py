@@ -53,7 +53,7 @@ BODIES: dict[str, list[bytes]] = {
     "/api/settings": [json.dumps({"jobs": {"allowed_topics": [f"t{i}" for i in range(1000)]}}).encode()],
 }
 QUERIES = {"/api/jobs": ["limit=1000", "limit=1000&filter=payload.n>5", "limit=1000&sort=-priority"]}
-ENDLESS = ("/api/jobs/stream", "/api/jobs/{id}/stream", "/api/jobs/{id}/output/{channel}")
+ENDLESS = ("/api/realtime", "/api/jobs/stream", "/api/jobs/{id}/stream", "/api/jobs/{id}/output/{channel}")
 
 
 async def test_no_request_runs_more_than_50_ms_between_two_turns_of_the_loop(

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import treadle
+from tests.measuring import FOR_CHILDREN
 
 HEAVY = (
     "fastapi starlette uvicorn jinja2 argon2 lark aiohttp prometheus_client typer rich sse_starlette jwt httptools "
@@ -23,8 +25,11 @@ print(sorted({name for name in sys.modules if name.startswith(("treadle.worker",
 
 
 def output_of(program: str) -> list[str]:
-    """In a fresh process: this one has everything loaded."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False)
+    """In a fresh process: this one has everything loaded. Coverage would load modules of its own there."""
+    plain = {name: value for name, value in os.environ.items() if name != FOR_CHILDREN}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False, env=plain
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout.splitlines()
 

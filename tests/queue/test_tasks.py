@@ -240,7 +240,7 @@ async def test_a_method_of_another_queues_task_is_named_by_ours(queue: Queue, na
         ("retry_delay", r"use retry=Retry\(…, delay=…\)"),
         ("acks_late", "leave it out: a job whose worker dies always runs again"),
         ("job_timeout", "use timeout="),
-        ("result_ttl", "use the setting delete_after"),
+        ("result_ttl", "use retention={'delete_after': '1d'}"),
         ("crontab", "use schedule="),
     ],
 )

@@ -6,7 +6,8 @@ import contextlib
 import pytest
 
 from tests.waiting import deaf_until, for_ever, give_way
-from treadle.queue.background import end, forever
+from treadle.model.errors import StoreUnavailable
+from treadle.queue.background import end, forever, store_answered
 from treadle.telemetry.outages import OutageLog
 
 
@@ -59,3 +60,23 @@ async def test_errors_of_ended_tasks_are_ignored(tasks: int) -> None:
         raise ValueError("no")
 
     await end([asyncio.create_task(fails()) for _ in range(tasks)])
+
+
+async def test_an_outage_ends_when_the_store_answers_and_not_when_a_wait_ends(caplog: pytest.LogCaptureFixture) -> None:
+    tries = 0
+    waits = asyncio.Event()
+
+    async def step() -> None:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise StoreUnavailable("the store is away")
+        store_answered()
+        waits.set()
+        await for_ever()
+
+    running = asyncio.create_task(forever("looking", step, OutageLog()))
+    async with asyncio.timeout(30):
+        await waits.wait()
+    assert caplog.messages[-1].startswith("the store is back after")
+    await end([running])

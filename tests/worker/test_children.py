@@ -478,7 +478,6 @@ async def test_a_list_that_changes_between_two_windows_is_finished(queue: Queue,
     ("arguments", "options", "error"),
     [
         (("m", "other", []), {}, InvalidInput),
-        (("m", len, []), {}, InvalidInput),
         (("m", None, []), {}, InvalidInput),
         (("m", CHILD, [{"id": 1}, {"id": 1}]), {"key": "id"}, DoubledStep),
         (("m", CHILD, [{"id": 1}]), {"key": "name"}, InvalidInput),

@@ -36,7 +36,7 @@ async def test_a_busy_worker_finishes_its_job_and_stops(queue: Queue, start: Sta
 async def test_an_idle_worker_stops_long_before_its_next_heartbeat(
     queue: Queue, start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(assembly, "FOLLOW_SETTINGS_S", 0.05)
+    monkeypatch.setattr(assembly, "FOLLOW_DRAINS_S", 0.05)
     queue.register("mail", _nothing)
     worker = await start(queue, name="idle", lease="1h")
     other = await start(queue, name="other", lease="1h")

@@ -109,7 +109,7 @@ async def test_nested_names_have_the_limit_of_names(queue: Queue, start: Start, 
     await start(queue)
     seen = await ended(queue, job)
     assert (seen.error_type, noted(path)) == ("InvalidInput", [])
-    assert [step["id"] for step in seen.steps] == ["o" * 60]
+    assert [step["id"] for step in seen.steps] == ["o" * 255]
 
 
 async def test_a_step_keeps_a_hash_of_its_input(queue: Queue, start: Start) -> None:

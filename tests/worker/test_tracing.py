@@ -142,7 +142,7 @@ async def test_a_failed_attempt_and_the_next_are_spans_of_one_trace(queue: Queue
     failed, fine = await until(lambda: len(spans.named("process fragile")) == 2 and spans.named("process fragile"))
     assert joined(failed, spans.only("send fragile"))
     assert joined(fine, spans.only("send fragile"))
-    assert (failed.status.status_code, failed.status.description) == (StatusCode.ERROR, "badly")
+    assert (failed.status.status_code, failed.status.description) == (StatusCode.ERROR, "ValueError: broken")
     assert failed.attributes is not None
     assert (failed.attributes["error.type"], failed.attributes["treadle.outcome"]) == ("ValueError", "failed")
     assert fine.status.status_code is not StatusCode.ERROR

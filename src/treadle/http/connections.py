@@ -28,6 +28,7 @@ log = logging.getLogger("treadle.http")
 RESERVED_FILES = 224
 MOST_CONNECTIONS = 10_000
 TOLD_EVERY_S = 10.0
+LINGER_S = 2.0
 MOST_SOCKET_LINE = 8000
 MOST_SOCKET_HEADERS = 120
 
@@ -142,6 +143,7 @@ if HttpToolsProtocol is not None:
             self._began = False
             self._admitted = False
             self._upgraded = False
+            self._refused = False
             self._timer: asyncio.TimerHandle | None = None
 
         # -- the connection ------------------------------------------------------------------------
@@ -169,10 +171,12 @@ if HttpToolsProtocol is not None:
             return self.client[0] if self.client else ""
 
         def data_received(self, data: bytes) -> None:
-            if self.transport.is_closing():
+            if self.transport.is_closing() or self._refused:
                 return
             phase, self._began = self._phase, False
             super().data_received(data)
+            if self._refused:
+                return
             if self.transport.is_closing() or self._upgraded:
                 self._disarm()
                 return
@@ -243,7 +247,8 @@ if HttpToolsProtocol is not None:
             if self._named_bytes > self.keeper.limits.head_bytes:
                 self._large_head()
             else:
-                self._refuse(ApiError(400, "invalid_request", "This is not a valid HTTP request."))
+                error = ApiError(400, "invalid_request", "This is not a valid HTTP request.")
+                self._refuse(error, linger=self._phase is not _Phase.BODY)
 
         # -- limits --------------------------------------------------------------------------------
 
@@ -255,7 +260,7 @@ if HttpToolsProtocol is not None:
             most = self.keeper.limits.head_bytes
             self.keeper.tell(f"closed: more than {most:,} bytes before the end of the headers", self._address)
             message = f"The request line and the headers have more than {most:,} bytes."
-            self._refuse(ApiError(431, "headers_too_large", message))
+            self._refuse(ApiError(431, "headers_too_large", message), linger=True)
 
         def _late_head(self) -> None:
             self.keeper.tell(f"closed: no complete headers after {self.keeper.limits.head_s:g} s", self._address)
@@ -269,14 +274,29 @@ if HttpToolsProtocol is not None:
             self.keeper.tell(f"closed: no complete body after {self.keeper.limits.body_s:g} s", self._address)
             self._refuse(ApiError(408, "request_timeout", "The body took too long to arrive."))
 
-        def _refuse(self, error: ApiError) -> None:
-            """Answer, unless another answer has begun, and close the connection."""
+        def _refuse(self, error: ApiError, linger: bool = False) -> None:
+            """Answer, unless another answer has begun, and close the connection. `linger`: the client may still be
+            sending."""
+            if self._refused:
+                return
             self._disarm()
             if self.transport.is_closing():
                 return
-            if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            self._refused = True
+            if self._answered or not self.cycle.response_started:
                 self.transport.write(_bytes_of(error))
-            self.transport.close()
+            if linger and self._answered and self.transport.can_write_eof():
+                self._linger()
+            else:
+                self.transport.close()
+
+        def _linger(self) -> None:
+            """Say that the answer is complete, and close a while later. Closing a socket with unread bytes resets the
+            connection, which can take the answer from the client before it has read it. Nothing more is read: it waits
+            in the sockets, which are soon full."""
+            self.transport.pause_reading()
+            self.transport.write_eof()
+            self._arm(LINGER_S, self.transport.close)
 
         def _arm(self, seconds: float, late: Callable[[], None]) -> None:
             self._timer = self.loop.call_later(seconds, late)

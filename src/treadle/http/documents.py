@@ -430,10 +430,10 @@ class EndpointDocument(Document):
     enabled: bool
     description: str
     disabledReason: str | None = Field(description="why it was disabled, if nobody did it on purpose")
-    failingSince: Time
-    lastDeliveredAt: Time
-    lastFailedAt: Time
-    previousSecretUntil: Time = Field(description="until then both secrets sign")
+    failingSince: Time | None
+    lastDeliveredAt: Time | None
+    lastFailedAt: Time | None
+    previousSecretUntil: Time | None = Field(description="until then both secrets sign")
     warnings: list[EndpointEventDocument] = Field(description="the newest, oldest first")
     version: int
     createdAt: Time
@@ -442,8 +442,8 @@ class EndpointDocument(Document):
 
 class NewEndpointDocument(EndpointDocument):
     secret: str = Field(description="shown only here")
-    key: str | None = Field(None, description="reads the events of an endpoint without a URL; shown only here")
-    hints: list[str] | None = Field(None, description="what may be a mistake")
+    key: str | None = Field(description="reads the events of an endpoint without a URL; shown only here")
+    hints: list[str] = Field(description="what may be a mistake")
 
 
 class EndpointList(Document):
@@ -468,8 +468,8 @@ class DeliveryDocument(Document):
     url: str | None
     status: Literal["pending", "delivered", "failed"]
     createdAt: str
-    finishedAt: Time
-    nextTryAt: Time
+    finishedAt: Time | None
+    nextTryAt: Time | None
     attempts: list[AttemptDocument]
 
 

@@ -123,8 +123,9 @@ def from_treadle(error: errors.TreadleError) -> ApiError:
     field = error.data.get("field")
     if field is None:
         return ApiError(status, error.code, message, error.data)
-    # The names inside a payload or an answer are the client's.
-    name = str(field) if isinstance(error, errors.InvalidPayload | errors.InvalidAnswer) else camel(str(field))
+    # The names inside a payload or an answer are the client's, and settings have names with underscores.
+    as_it_is = isinstance(error, errors.InvalidPayload | errors.InvalidAnswer) or str(field).startswith("retention.")
+    name = str(field) if as_it_is else camel(str(field))
     return ApiError(status, error.code, message, {name: {"code": error.code, "message": message}})
 
 

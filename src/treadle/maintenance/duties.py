@@ -17,6 +17,7 @@ from treadle.maintenance.scheduler import Scheduler
 from treadle.maintenance.sender import Dispatcher, Sender
 from treadle.model.settings import Settings
 from treadle.queue.audit import AuditLog
+from treadle.queue.background import store_answered
 from treadle.queue.backoff import jittered
 from treadle.queue.operations import Operations
 from treadle.store.values import DutyReport, Moved
@@ -99,13 +100,14 @@ class Maintenance:
 
     def duties(self) -> list[tuple[str, Callable[[], Awaitable[None]]]]:
         """Names and steps; each step is repeated forever."""
+        mark_every_s = min(self._prune_every_s, MARK_EVERY_S)
         return [
             ("the election", self._leader.tick),
             ("watching for killed workers", self._dead_workers.step),
             ("the reaper", self._while_leading("reaper", self._reaper.sweep, self._reap_every_s)),
             ("schedules", self._schedules()),
             ("webhooks", self._webhooks()),
-            ("stale marks", self._while_leading("stale", self._retention.mark, min(self._prune_every_s, MARK_EVERY_S))),
+            ("stale marks", self._while_leading("stale", self._retention.mark_in_time, mark_every_s)),
             ("retention", self._while_leading("retention", self._retention.prune, self._prune_every_s)),
             *self._hooked_duties(),
             ("bulk operations", self._while_leading("operations", self._operations.take_over, TAKE_OVER_EVERY_S)),
@@ -153,6 +155,7 @@ class Maintenance:
 
         def looked(outcome: str, wait_ms: int) -> None:
             duty.end(outcome, next_in_s=wait_ms / 1000)
+            store_answered()
 
         async def step() -> None:
             await self._leader.elected()
@@ -174,6 +177,7 @@ class Maintenance:
 
         def looked(outcome: str, wait_ms: int) -> None:
             duty.end(outcome, next_in_s=wait_ms / 1000)
+            store_answered()
 
         async def step() -> None:
             if not self._sender.busy:

@@ -17,6 +17,8 @@ log = logging.getLogger("treadle.maintenance")
 
 BATCH = 1000
 READ_TEMPLATES_EVERY_S = 60.0
+# Sweeps. Every worker that doesn't drain expires jobs far more often, whatever their topics.
+EXPIRE_EVERY = 6
 
 
 class Reaper:
@@ -25,7 +27,7 @@ class Reaper:
         self._on_moved = on_moved
         self._graces = Graces(duration_ms(CancelPolicy().grace))
         self._read_at = float("-inf")
-        self._turn = False
+        self._sweeps = 0
 
     async def sweep(self) -> str:
         """Returns what it did, in words."""
@@ -35,15 +37,14 @@ class Reaper:
         while more:
             moved, more = await self._store.reap(self._graces, BATCH)
             counts += self._tell(moved)
-        # Every other time, because it is less urgent and an idle worker may use two statements a second in total.
-        self._turn = not self._turn
-        if not self._turn:
+        self._sweeps += 1
+        if self._sweeps % EXPIRE_EVERY == 0:
             counts += await self._advance()
         told = (f"{count:,} {event.removeprefix('job:')}" for event, count in sorted(counts.items()))
         return ", ".join(told) or "nothing to take back"
 
     async def _advance(self) -> Counter[str]:
-        """Expire jobs past their deadline on topics without a worker."""
+        """Expire jobs past their deadline while no worker does it."""
         counts: Counter[str] = Counter()
         while True:
             moved = (await self._store.advance(BATCH)).moved

@@ -26,6 +26,9 @@ BATCH = 1000
 PAUSE_S = 0.05
 REST = 4
 LONGEST_REST_S = 2.0
+# A job is marked late by at most this part of its age, and by this long.
+MARK_WITHIN = 1 / 60
+LONGEST_UNMARKED_S = 300.0
 # An ending may be committed a moment after its time, and one behind a mark would never be told.
 COMMITTED_MS = 2_000
 
@@ -45,6 +48,8 @@ class Retention:
         self._walks: dict[int, EndedWalk] = {}
         self._walked_by: object = None
         self._marking = asyncio.Lock()
+        self._marked_by: Rules | None = None
+        self._mark_at = 0.0
 
     async def prune(self) -> str:
         """One pass; returns what it did, in words."""
@@ -59,6 +64,16 @@ class Retention:
         return f"{total:,} deleted" if total else "nothing to delete"
 
     # -- the first stage -------------------------------------------------------------------------
+
+    async def mark_in_time(self) -> str:
+        """`mark` if a job may be overdue by now or the rules are new; else nothing, and the store is not asked."""
+        if self._site.known.retention == self._marked_by and time.monotonic() < self._mark_at:
+            return "nothing to mark"
+        done = await self.mark()
+        self._marked_by = rules = self._site.known.retention
+        shortest_s = min(one.stale_after_ms for one in classes(rules)) / 1000
+        self._mark_at = time.monotonic() + min(shortest_s * MARK_WITHIN, LONGEST_UNMARKED_S)
+        return done
 
     async def mark(self) -> str:
         """Tell of every job that has become stale, once; returns how many, in words."""

@@ -36,6 +36,7 @@ HELD_MS = 1_000
 BUSY_MS = 1_000
 # The minimum time between two checks caused by hints.
 LEAST_PAUSE_S = 0.02
+NEVER = 2**62
 SKIPPED = "schedule:skipped"
 
 Made = str | TreadleError
@@ -93,15 +94,19 @@ class Scheduler:
                 await self._changed.wait()
 
     async def fire_due(self) -> int:
-        """Fire all due schedules; returns the ms until the next check."""
+        """Fire all due schedules; returns the ms until the next check.
+
+        Without schedules a look is one statement, because an idle worker may use two a second in total.
+        """
         while True:
+            first = await self._store.find_records(KIND, due_before=NEVER, limit=1)
+            if not first:
+                return LOOK_EVERY_MS
             now = await self._store.now()
-            soon = await self._store.find_records(KIND, due_before=now + LOOK_EVERY_MS, limit=BATCH)
-            due = [record for record in soon if record.due is not None and record.due <= now]
-            await self._fire(due, now)
-            if not due:
-                later = [record.due - now for record in soon if record.due is not None]
-                return min([LOOK_EVERY_MS, *later])
+            wait_ms = min(record.due - now for record in first if record.due is not None)
+            if wait_ms > 0:
+                return min(wait_ms, LOOK_EVERY_MS)
+            await self._fire(await self._store.find_records(KIND, due_before=now + 1, limit=BATCH), now)
 
     async def _fire(self, records: Sequence[Record], now: int) -> None:
         ready = [one for record in records if (one := await self._prepared(record, now))]

@@ -40,7 +40,7 @@ LEASE_MS = 45_000
 # After its claim. A try takes at most 15 s.
 BEGIN_WITHIN_S = 15.0
 # How long a delivery may go unnoticed if hints don't arrive.
-LOOK_EVERY_S = 5.0
+LOOK_EVERY_S = 10.0
 # The pause after a claim that found nothing: hints come with every job that ends, and few have a webhook.
 LEAST_PAUSE_S = 0.05
 # The pause after a claim that found only hosts with as much under way as they may have.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import ContextVar
 from typing import Any, TypeVar
 
 from treadle.model.errors import StoreUnavailable
@@ -15,10 +16,14 @@ log = logging.getLogger("treadle.worker")
 
 T = TypeVar("T")
 
+_retry: ContextVar[StoreRetry] = ContextVar("retry")
+
 
 async def forever(name: str, step: Callable[[], Awaitable[None]], outage: OutageLog) -> None:
-    """Repeat `step` until cancelled. `step` waits by itself as long as it succeeds."""
+    """Repeat `step` until cancelled. `step` waits by itself as long as it succeeds, and calls `store_answered` before a
+    long wait."""
     retry = StoreRetry(outage, name)
+    _retry.set(retry)
     task = asyncio.current_task()
     # Asked again after each step, because a step may swallow the cancel, as `asyncio.wait_for` does before Python 3.12.
     while task and not task.cancelling():
@@ -31,6 +36,12 @@ async def forever(name: str, step: Callable[[], Awaitable[None]], outage: Outage
         except Exception:
             log.exception("%s failed; it goes on", name)
             await retry.pause()
+
+
+def store_answered() -> None:
+    """Called by a step of `forever` that waits after its work, so that an outage does not seem to last until then."""
+    if retry := _retry.get(None):
+        retry.worked()
 
 
 async def insist(name: str, step: Callable[[], Awaitable[T]], outage: OutageLog) -> T:

@@ -237,7 +237,7 @@ class Queue(JobFollowing):
         session = await self._session(joined=connection is not None)
         maker = await self._known.maker(session, topic, options, joined=connection is not None)
         with tracing.sending(topic) as sending:
-            (new,) = self._made_here(_traced(maker.jobs([payload]), sending.traceparent))
+            (new,) = self._made_here(maker.jobs([payload]), sending.traceparent)
             if connection is None:
                 answer = await self._add(session, new)
             else:
@@ -282,7 +282,7 @@ class Queue(JobFollowing):
         if not jobs:
             return []
         with tracing.sending(topic_of(topic) if isinstance(topic, str | TopicOwner) else None, len(jobs)) as sending:
-            jobs = self._made_here(_traced(jobs, sending.traceparent))
+            jobs = self._made_here(jobs, sending.traceparent)
             answers = cast(Answers, await session.store.insert(jobs, connection=connection))
             made = in_slices(zip(makers, jobs, answers, strict=True), pauses=connection is None)
             fresh = [maker.made(job, answer.at, self) async for maker, job, answer in made]
@@ -295,7 +295,7 @@ class Queue(JobFollowing):
     async def _new_job(self, topic: str, payload: Any, **options: Unpack[EnqueueOptions]) -> NewJob:
         """A validated job, not stored yet; `options` are those of `enqueue`."""
         maker = await self._known.maker(await self._session(), topic, options)
-        return self._made_here(maker.jobs([payload]))[0]
+        return self._made_here(maker.jobs([payload]), None)[0]
 
     async def _new_jobs(
         self, topic: str, payloads: Sequence[Any], **options: Unpack[EnqueueOptions]
@@ -313,14 +313,17 @@ class Queue(JobFollowing):
         session = await self._session()
         maker = await self._known.maker(session, topic, options)
         with tracing.sending(topic) as sending:
-            (new,) = self._made_here(_traced(maker.jobs([payload]), sending.traceparent))
+            (new,) = self._made_here(maker.jobs([payload]), sending.traceparent)
             sending.job(new.id)
         return new, maker.made(new, await session.store.now(), self)
 
     async def _add(self, session: Session, job: NewJob) -> Inserted:
         return await session.intake.add(job)
 
-    def _made_here(self, jobs: NewJobs) -> NewJobs:
+    def _made_here(self, jobs: NewJobs, trace: str | None) -> NewJobs:
+        """The jobs with the trace that they belong to; listeners of this process's jobs remember them."""
+        if trace is not None:
+            jobs = [job._replace(trace=trace) for job in jobs]
         if self.listeners.own.kept:
             self.listeners.own.made(jobs)
         return jobs
@@ -502,10 +505,6 @@ def _named(item: str) -> Iterator[None]:
     except InvalidInput as error:
         error.name_item(item)
         raise
-
-
-def _traced(jobs: list[NewJob], traceparent: str | None) -> list[NewJob]:
-    return jobs if traceparent is None else [job._replace(trace=traceparent) for job in jobs]
 
 
 __all__ = ["JobRequest", "Queue", "is_job_id"]

@@ -76,6 +76,11 @@ class RuntimeSettings:
             await self.read()
         return self._settings
 
+    @property
+    def known(self) -> StoredSettings:
+        """As they were last read."""
+        return self._settings
+
     async def change(self, changes: dict[str, Any], version: int | None = None) -> StoredSettings:
         """Save these changes, which must be valid; None resets a setting to its default.
 
@@ -85,13 +90,14 @@ class RuntimeSettings:
         while True:
             await self.read()
             _check_version(self._settings.version, version)
-            given = _merged(self._given, changes)
+            # Another change of this process may read newer ones while this one waits for the store.
+            given, version_read = _merged(self._given, changes), self._version
             if given == self._given:
                 return self._settings
             if RETENTION & changes.keys():
                 before, after = self._settings.retention, self._read(given).retention
                 given["former"] = stored_former(after.replacing(before, await self._store.now()).former)
-            write = RecordWrite(KIND, ID, ID, to_json(given).decode(), version=self._version)
+            write = RecordWrite(KIND, ID, ID, to_json(given).decode(), version=version_read)
             if (await self._store.write_records([write]))[0]:
                 break  # else another process saved first: merge and try again
         await self.read()

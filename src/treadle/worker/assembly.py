@@ -52,7 +52,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("treadle.worker")
 
-FOLLOW_SETTINGS_S = 5.0
+FOLLOW_SETTINGS_S = 30.0
+FOLLOW_DRAINS_S = 10.0
 # Of the pool behind `ctx.db`.
 MOST_CONNECTIONS = 10
 
@@ -112,6 +113,7 @@ class Assembly:
             ("telling steps", self.progress.tell_begun_steps),
             ("looking for cancels", self.interrupts.follow_cancels),
             ("following the settings", self._follow_settings),
+            ("looking for a drain", self._follow_drains),
             *(self.maintenance.duties() if self.maintenance else []),
         ]
 
@@ -274,9 +276,12 @@ class Assembly:
             self._hear_renewed(renewed)
 
     async def _follow_settings(self) -> None:
-        """Also checks for a drain request, because an idle worker's next heartbeat may be minutes away."""
         await asyncio.sleep(jittered(FOLLOW_SETTINGS_S))
         await self.site.read()
+
+    async def _follow_drains(self) -> None:
+        """An idle worker's next heartbeat, which says whether to drain, may be minutes away."""
+        await asyncio.sleep(jittered(FOLLOW_DRAINS_S))
         lease = self.slots.lease
         if not self.slots.active.is_set() and not lease.lost and await self._is_draining():
             await self.keeper.renew_now(lease)

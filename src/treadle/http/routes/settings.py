@@ -40,7 +40,6 @@ async def change_settings(
     _check_rules(changes)
     if "access_rule" in changes:
         changes |= _both_rules(changes)
-    changes |= {f"{name}_ms": value for name, value in (given.get("retention") or {}).items()}
     changes |= given.get("webhooks") or {}
     changes |= _retention_changes(given.get("retention") or {})
     changed = await here.site.change(changes, body.version)

@@ -18,7 +18,7 @@ from treadle.http.instants import since_instant
 from treadle.http.openapi import spec
 from treadle.http.server import KNOWN_QUERY, ServerDep, answer, needs
 from treadle.model.webhooks import LARGEST_NUMBER
-from treadle.queue.webhooks import KEEP, KEY_PREFIX, delivery_as_json
+from treadle.queue.webhooks import KEEP, KEY_PREFIX, WebhookEndpoint, delivery_as_json
 
 router = APIRouter(tags=["webhooks"])
 OPERATORS = [needs("webhooks")]
@@ -41,8 +41,11 @@ async def create_webhook(
     given = body.model_dump(exclude_unset=True)
     made = await here.queue.webhooks.create(given.pop("url"), **_known(given))
     await here.note(request, "create_webhook", made.id)
-    hints = await here.queue.webhooks.hints(made)
-    return answer(made.as_json() | ({"hints": list(hints)} if hints else {}))
+    return answer(await _with_secrets(here, made))
+
+
+async def _with_secrets(here: ServerDep, one: WebhookEndpoint) -> dict[str, Any]:
+    return one.as_json() | {"key": one.key, "hints": list(await here.queue.webhooks.hints(one))}
 
 
 @router.get("/api/webhooks/{id}", **spec(doc.EndpointDocument, errors=(404,)), dependencies=OPERATORS)
@@ -90,7 +93,7 @@ async def rotate_webhook(
     """Make a new secret, shown only in this answer. Both sign until the old one ends, after `keep`."""
     rotated = await here.queue.webhooks.rotate(id, keep=KEEP if body.keep is None else body.keep)
     await here.note(request, "rotate_webhook", id)
-    return answer(rotated.as_json())
+    return answer(await _with_secrets(here, rotated))
 
 
 @router.post(

@@ -154,13 +154,6 @@ def current_context() -> Context:
     return call.asked_context
 
 
-def close_context(call: RunningCall, context: Context | None) -> None:
-    """The call is over."""
-    made = context or call.asked_context
-    if made is not None:
-        made._close()
-
-
 class Checkpoint:
     """Already done, so it may be ignored. Awaiting it lets the event loop run once, so that a cancel can arrive."""
 

@@ -1022,23 +1022,30 @@ DELETE FROM {answers} WHERE n {among: n bigint}
 
 -- name: step_page
 -- The runs of one step, with results up to a size. In the place of a step that waits for many children they are listed.
-SELECT x.name, x.key, x.title, x.state, x.attempt, x.progress, x.message, x.started_at, x.ended_at, x.error, x.result_size,
-    x.result, x.schema, x.until, x.child
-FROM (
-    SELECT s.name, s.key, s.title, s.state, s.attempt, s.progress, s.message, s.started_at, s.ended_at, s.error, s.result_size,
-        CASE WHEN s.result_size <= t.most THEN coalesce({json_text: s.result}, {json_text: w.result}) END AS result,
-        {json_text: s.schema} AS schema, s.until, CAST(s.child AS text) AS child, coalesce(s.item, 0) AS place, t.failing
+-- A page is chosen first, so that only its results are read: 10,000 runs may have 600 MB of them.
+SELECT x.name, x.key, s.title, x.state, coalesce(s.attempt, 1), s.progress, s.message, x.started_at,
+    coalesce(s.ended_at, c.ended_at), coalesce(s.error, c.error), coalesce(s.result_size, c.result_size),
+    CASE WHEN coalesce(s.result_size, c.result_size) <= x.most
+        THEN coalesce({json_text: s.result}, {json_text: w.result}, {json_text: c.result}) END,
+    {json_text: s.schema}, s.until, CAST(coalesce(s.child, c.child) AS text)
+FROM (SELECT * FROM (
+    SELECT s.n, s.name, s.key, s.state, s.started_at, t.most, 0 AS is_child, coalesce(s.item, 0) AS place,
+        CASE WHEN t.failing = 0 THEN 0 ELSE CASE s.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3 WHEN 'pending' THEN 4
+            ELSE 5 END END AS urgency
     FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
     {seek: steps s ON s.n = j.n AND s.name = t.name AND s.children_made IS NULL AND (s.item IS NULL OR s.key <> '')}
-    {seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
     UNION ALL
-    SELECT c.name, c.key, NULL, c.state, 1, NULL, NULL, c.started_at, c.ended_at, c.error, c.result_size,
-        CASE WHEN c.result_size <= t.most THEN {json_text: c.result} END, NULL, NULL, CAST(c.child AS text), c.place, t.failing
+    SELECT c.n, c.name, c.key, c.state, c.started_at, t.most, 1, c.place,
+        CASE WHEN t.failing = 0 THEN 0 ELSE CASE c.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3 WHEN 'pending' THEN 4
+            ELSE 5 END END
     FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
-    {seek: children c ON c.n = j.n AND c.name = t.name}) x
-ORDER BY CASE WHEN x.failing = 0 THEN 0 ELSE CASE x.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3
-    WHEN 'pending' THEN 4 ELSE 5 END END, x.place, x.started_at, x.key
-LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})
+    {seek: children c ON c.n = j.n AND c.name = t.name}) y
+    ORDER BY y.urgency, y.place, y.started_at, y.key
+    LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})) x
+{seek_any: steps s ON s.n = x.n AND s.name = x.name AND s.key = x.key AND x.is_child = 0}
+{seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
+{seek_any: children c ON c.n = x.n AND c.name = x.name AND c.key = x.key AND x.is_child = 1}
+ORDER BY x.urgency, x.place, x.started_at, x.key
 
 -- name: count_step
 -- How many runs a step has, and whether it is there at all: a mapped step may have no item yet.

@@ -15,8 +15,9 @@ ON CONFLICT (id) DO UPDATE SET tried = 0, number = NULL,
     due_at = CASE WHEN o.holder IS NULL THEN excluded.due_at ELSE o.due_at END
 
 -- name: webhook_due
--- Jobs with a delivery that is not made yet.
-UPDATE {jobs} SET webhook_sent = 0 WHERE n {among: n bigint} AND (webhook_sent IS NULL OR webhook_sent <> 0)
+-- Jobs with a delivery that is not made yet. The row is written even if it says so already: its lock keeps a sender,
+-- who can't see this delivery before the commit, from saying that all were delivered.
+UPDATE {jobs} SET webhook_sent = 0 WHERE n {among: n bigint}
 
 -- name: webhook_done
 -- Whether all that was due for the newest event was delivered. A job that a user's transaction has locked gets another

@@ -17,7 +17,7 @@ from typing import Any
 from treadle.model.errors import Suspend
 from treadle.model.raised import not_ctrl_c
 from treadle.policy.judgement import CallResult
-from treadle.queue.handlers.context import Context, HandlerServices, close_context, running_handler
+from treadle.queue.handlers.context import Context, HandlerServices, running_handler
 from treadle.worker.call import Begun, ServedCall
 
 
@@ -40,12 +40,14 @@ class LoopCaller:
         except StopIteration as returned:
             value = returned.value
         except BaseException as error:  # cancels and exits of a handler end the job, not the worker
-            close_context(call, context)
+            if made := context or call.asked_context:
+                made._close()
             return function.raised(call, not_ctrl_c(error))
         else:
             return self._rest(call, context, variables, coroutine, waits_for)
         # Outside of `except`: the error of a result that can't be stored would show the whole StopIteration.
-        close_context(call, context)
+        if made := context or call.asked_context:
+            made._close()
         return function.returned(call, value)
 
     async def _rest(
@@ -69,7 +71,8 @@ class LoopCaller:
             return call.function.raised(call, not_ctrl_c(error))
         finally:
             call.on_interrupt = None
-            close_context(call, context)
+            if made := context or call.asked_context:
+                made._close()
         return call.function.returned(call, value)
 
 
