@@ -59,7 +59,7 @@ async def pour_blindly(server: LiveServer, head: bytes, piece: bytes, most: int)
             while sent < most:
                 await asyncio.wait_for(loop.sock_sendall(line, piece), 30)
                 sent += len(piece)
-                await asyncio.sleep(0)  # sends that are taken at once give no turn to others
+                await asyncio.sleep(0)  # a send that does not wait lets no other task run
         except ConnectionError:
             pass
     return sent

@@ -25,7 +25,7 @@ print(sorted({name for name in sys.modules if name.startswith(("treadle.worker",
 
 
 def output_of(program: str) -> list[str]:
-    """In a fresh process: this one has everything loaded. Coverage would load modules of its own there."""
+    """In a fresh process: this one has everything loaded. Without coverage, which loads modules of its own."""
     plain = {name: value for name, value in os.environ.items() if name != FOR_CHILDREN}
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, encoding="utf-8", check=False, env=plain

@@ -17,7 +17,7 @@ log = logging.getLogger("treadle.maintenance")
 
 BATCH = 1000
 READ_TEMPLATES_EVERY_S = 60.0
-# Sweeps. Every worker that doesn't drain expires jobs far more often, whatever their topics.
+# In sweeps. This is for the time in which all workers drain: a worker that claims expires jobs of every topic, too.
 EXPIRE_EVERY = 6
 
 

@@ -99,13 +99,13 @@ class Scheduler:
         Without schedules a look is one statement, because an idle worker may use two a second in total.
         """
         while True:
-            first = await self._store.find_records(KIND, due_before=NEVER, limit=1)
-            if not first:
+            earliest = await self._store.find_records(KIND, due_before=NEVER, limit=1)
+            due = earliest[0].due if earliest else None
+            if due is None:
                 return LOOK_EVERY_MS
             now = await self._store.now()
-            wait_ms = min(record.due - now for record in first if record.due is not None)
-            if wait_ms > 0:
-                return min(wait_ms, LOOK_EVERY_MS)
+            if due > now:
+                return min(due - now, LOOK_EVERY_MS)
             await self._fire(await self._store.find_records(KIND, due_before=now + 1, limit=BATCH), now)
 
     async def _fire(self, records: Sequence[Record], now: int) -> None:

@@ -41,10 +41,10 @@ async def create_webhook(
     given = body.model_dump(exclude_unset=True)
     made = await here.queue.webhooks.create(given.pop("url"), **_known(given))
     await here.note(request, "create_webhook", made.id)
-    return answer(await _with_secrets(here, made))
+    return answer(await _with_hints(here, made))
 
 
-async def _with_secrets(here: ServerDep, one: WebhookEndpoint) -> dict[str, Any]:
+async def _with_hints(here: ServerDep, one: WebhookEndpoint) -> dict[str, Any]:
     return one.as_json() | {"key": one.key, "hints": list(await here.queue.webhooks.hints(one))}
 
 
@@ -93,7 +93,7 @@ async def rotate_webhook(
     """Make a new secret, shown only in this answer. Both sign until the old one ends, after `keep`."""
     rotated = await here.queue.webhooks.rotate(id, keep=KEEP if body.keep is None else body.keep)
     await here.note(request, "rotate_webhook", id)
-    return answer(await _with_secrets(here, rotated))
+    return answer(await _with_hints(here, rotated))
 
 
 @router.post(

@@ -1028,19 +1028,18 @@ SELECT x.name, x.key, s.title, x.state, coalesce(s.attempt, 1), s.progress, s.me
     CASE WHEN coalesce(s.result_size, c.result_size) <= x.most
         THEN coalesce({json_text: s.result}, {json_text: w.result}, {json_text: c.result}) END,
     {json_text: s.schema}, s.until, CAST(coalesce(s.child, c.child) AS text)
-FROM (SELECT * FROM (
-    SELECT s.n, s.name, s.key, s.state, s.started_at, t.most, 0 AS is_child, coalesce(s.item, 0) AS place,
-        CASE WHEN t.failing = 0 THEN 0 ELSE CASE s.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3 WHEN 'pending' THEN 4
-            ELSE 5 END END AS urgency
-    FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
-    {seek: steps s ON s.n = j.n AND s.name = t.name AND s.children_made IS NULL AND (s.item IS NULL OR s.key <> '')}
-    UNION ALL
-    SELECT c.n, c.name, c.key, c.state, c.started_at, t.most, 1, c.place,
-        CASE WHEN t.failing = 0 THEN 0 ELSE CASE c.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3 WHEN 'pending' THEN 4
-            ELSE 5 END END
-    FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
-    {seek: children c ON c.n = j.n AND c.name = t.name}) y
-    ORDER BY y.urgency, y.place, y.started_at, y.key
+FROM (
+    SELECT y.*, CASE WHEN y.failing = 0 THEN 0 ELSE CASE y.state WHEN 'failed' THEN 1 WHEN 'waiting' THEN 2 WHEN 'processing' THEN 3
+        WHEN 'pending' THEN 4 ELSE 5 END END AS urgency
+    FROM (
+        SELECT s.n, s.name, s.key, s.state, s.started_at, 0 AS is_child, coalesce(s.item, 0) AS place, t.most, t.failing
+        FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
+        {seek: steps s ON s.n = j.n AND s.name = t.name AND s.children_made IS NULL AND (s.item IS NULL OR s.key <> '')}
+        UNION ALL
+        SELECT c.n, c.name, c.key, c.state, c.started_at, 1, c.place, t.most, t.failing
+        FROM {rows: id uuid, name text, most bigint, failing bigint} {seek: jobs j ON j.id = t.id}
+        {seek: children c ON c.n = j.n AND c.name = t.name}) y
+    ORDER BY urgency, y.place, y.started_at, y.key
     LIMIT (SELECT max(t.top) FROM {rows: top bigint}) OFFSET (SELECT max(t.skip) FROM {rows: skip bigint})) x
 {seek_any: steps s ON s.n = x.n AND s.name = x.name AND s.key = x.key AND x.is_child = 0}
 {seek_any: step_results w ON w.n = s.n AND w.name = s.name AND w.key = s.key}
